@@ -22,7 +22,7 @@ _KNOWN: Final[MappingProxyType[str, str]] = MappingProxyType(
         "sticky": f"{__name__}.sticky:StickyAssignor",
     }
 )
-"""Imported when they are asked for: a start need not load what it does not use."""
+"""Imported on demand, so that a start does not load assignors that it does not use."""
 
 NAMES: Final[tuple[str, ...]] = tuple(sorted(_KNOWN))
 """Kafka's names of the assignors known here, sorted."""

@@ -6,12 +6,13 @@ a difference of at most one. A move is a partition that does not stay with its o
 
 `equal_shares` is for equal subscriptions and takes time in proportion to the partitions (Java:
 ConstrainedAssignmentBuilder, same outcome). `fair_shares` takes any subscriptions (Java: GeneralAssignmentBuilder, a
-heuristic); here it is a least-cost flow from topics to members, and exact. Exactness is what makes two rounds enough:
-when what was in the way has been given up, the remaining claims are part of a best target, so a best target
-moves none of them.
+heuristic). Here it is a least-cost flow from topics to members, and exact. Because it is exact, two rounds are enough:
+once the members have given up the partitions that were in the way, the remaining claims are part of a best target, so a
+best target moves none of them.
 
-Most partitions of most groups stay where they are, and of a million even one line of Python for each is noticed: what
-a member holds stays the set that it is, and only what changes hands is looked at one by one.
+Most partitions of most groups stay where they are, and with a million of them even one line of Python for each takes
+noticeable time: the set of a member's partitions stays as it is, and only the partitions that change hands are looked
+at one by one.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _Offers = list[tuple[int, list[tuple[bool, int, int]], int]]
 
 
 class Share(NamedTuple):
-    """What one member shall have: what it held and keeps, and what it gets."""
+    """The partitions of one member in the target: those it held and keeps, and those it gains."""
 
     kept: frozenset[TopicPartition]
     gained: Sequence[TopicPartition]
@@ -39,15 +40,15 @@ class Share(NamedTuple):
 def equal_shares(
     held: Mapping[str, frozenset[TopicPartition]], free: Mapping[str, Sequence[TopicPartition]]
 ) -> dict[str, Share]:
-    """Spread all partitions over members who all want all of them.
+    """Spread all partitions over members that all subscribe to all of the topics.
 
     Every member keeps what it holds up to its quota, the lowest indexes first so that topics stay mixed. With n
     partitions and m members the quota is n // m, and one more for the first n % m members that hold so many. The rest
     goes round, first to those below the quota.
 
     Args:
-        held: member id -> what it holds, in the order that breaks ties.
-        free: topic -> what nobody holds, by index.
+        held: member id -> the partitions it holds, in the order that breaks ties.
+        free: topic -> its partitions without a holder, by index.
     """
     if not held:
         return {}
@@ -80,9 +81,9 @@ def equal_shares(
 def _deal(
     partitions: Sequence[TopicPartition], lacks: Mapping[str, int], level: Sequence[str]
 ) -> dict[str, list[TopicPartition]]:
-    """Deal out one by one: round those that lack some, until they do not; then one each to `level` and to them.
+    """Deal out one by one: in rounds to the members that lack some, then one more each to `level` and to those members.
 
-    While nobody drops out, each of n players gets every n-th.
+    While no player drops out, each of n players gets every n-th partition.
     """
     hands: dict[str, list[TopicPartition]] = {member: [] for member in lacks}
     at, players, last = 0, dict(lacks), list(level)
@@ -108,8 +109,9 @@ def fair_shares(
 
     Args:
         subscribed: member id -> the topics it wants, in the order that breaks ties.
-        held: member id -> what it holds of them.
-        free: topic -> what nobody holds, by index; every topic, and each is wanted by somebody.
+        held: member id -> the partitions it holds of those topics.
+        free: topic -> its partitions without a holder, by index. It has every topic, and at least one member wants
+            each.
 
     Returns:
         The best target. For groups beyond any seen (ASSIGNOR_STEPS_MAX) the search may stop early: the target is then
@@ -134,7 +136,7 @@ def fair_shares(
 
 
 def _kinds_of_topics(wants: Sequence[Collection[str]], names: Sequence[str]) -> tuple[list[int], list[list[int]]]:
-    """The kind of each topic, and the members that want topics of each kind: topics of a kind have the same ones."""
+    """The kind of each topic, and the subscribers of each kind: topics of a kind have the same subscribers."""
     alike: dict[frozenset[str], list[int]] = defaultdict(list)
     for m, topics in enumerate(wants):
         alike[frozenset(topics)].append(m)
@@ -154,7 +156,7 @@ def _shares_of(
     held: Mapping[str, frozenset[TopicPartition]],
     free: Mapping[str, Sequence[TopicPartition]],
 ) -> dict[str, Share]:
-    """Who gets which: a holder keeps its own, the lowest indexes first, and the rest goes round."""
+    """Which member gets which partition: a holder keeps its own, the lowest indexes first, and the rest goes round."""
     kept: dict[str, frozenset[TopicPartition]] = {}
     lacks: dict[str, dict[int, int]] = {}
     rest = {numbers[name]: list(of_topic) for name, of_topic in free.items()}
@@ -178,11 +180,11 @@ def _shares_of(
 
 
 class _Spread:
-    """How many partitions of each topic each member gets: partitions of a topic differ only in who owns them.
+    """How many partitions of each topic each member gets: partitions of a topic differ only in their owners.
 
-    Topics, members and kinds of topics are numbers here. What is kept grows with the partitions, the members and the
-    subscribers of each kind, never with members times topics: of two members that want nearly the same 1,000 topics,
-    nobody looks at each topic's subscribers by themselves.
+    Topics, members and kinds of topics are numbers here. Memory grows with the partitions, the members and the
+    subscribers of each kind, never with members times topics: if two members want nearly the same 1,000 topics, no step
+    looks at the subscribers of each topic separately.
 
     Attributes:
         kinds: for each topic, its kind.
@@ -218,7 +220,7 @@ class _Spread:
         self._weight = 1 + sum(counts)
 
     def hand_out(self) -> None:
-        """Give what nobody owns to the least loaded subscriber, topics with the fewest subscribers first."""
+        """Give each unowned partition to its least loaded subscriber, topics with the fewest subscribers first."""
         for t in sorted(range(len(self.kinds)), key=lambda t: len(self.subscribers[self.kinds[t]])):
             for _ in range(self._left[t]):
                 self._add(t, self._least_loaded(self.kinds[t]), 1)
@@ -226,8 +228,8 @@ class _Spread:
     def level(self) -> None:
         """Move single partitions from the most loaded members to subscribers that have at least two less.
 
-        This finds most of the balance, quickly; `settle` finds the rest. The load of those that still give falls from
-        step to step, so who gave never takes: it has at most one less than the next that gives.
+        This finds most of the balance quickly, and `settle` finds the rest. The load of the members that still give
+        falls from step to step, so a member that gave never takes: it has at most one less than the next giver.
         """
         offers: dict[int, _Offers] = {}
         lowest = min(self.load)
@@ -235,7 +237,7 @@ class _Spread:
         heapify(donors)
         while self.steps < ASSIGNOR_STEPS_MAX:
             load, m = heappop(donors)
-            if -load <= lowest + 1:  # who had least at first is in the heap for as long as that
+            if -load <= lowest + 1:  # the entry of the lowest stays in the heap until here: it is never empty
                 return
             if -load != self.load[m]:
                 continue
@@ -249,16 +251,16 @@ class _Spread:
     def settle(self) -> None:
         """Cancel cycles of negative cost until there is none: then no spread is better (Klein's algorithm).
 
-        Each cycle improves a whole number that cannot fall below zero, so this ends; ASSIGNOR_STEPS_MAX bounds it.
+        Each cycle improves a whole number that cannot fall below zero, so this ends. ASSIGNOR_STEPS_MAX bounds it.
 
         The nodes of the residual graph are the members, the topics, the kinds and one sink. An arc from a topic to a
-        member stands for giving it one more of what it owns, which costs nothing; one more of what it does not own
+        member stands for giving the member one more of its own partitions, at no cost. One more that it does not own
         costs a move and goes by the topic's kind, so that not every topic needs an arc to every subscriber. An arc from
-        a member to a topic stands for taking one back, one to the sink for a load that grows, one from it for one
-        that shrinks.
+        a member to a topic stands for taking one back, one to the sink for a load that grows, one from it for one that
+        shrinks.
 
-        A pass over the arcs hands on what it makes cheaper: loads to topics, topics to kinds. Only members that topics
-        or kinds made cheaper are left to the next pass; without any there is no cycle to be found.
+        A pass over the arcs hands on each lower cost: from loads to topics, from topics to kinds. Only members that
+        topics or kinds made cheaper are left to the next pass. Without any there is no cycle to be found.
         """
         size = len(self.load) + len(self.kinds) + len(self.subscribers) + 1
         dist, via = [0] * size, [-1] * size
@@ -282,8 +284,8 @@ class _Spread:
         """The subscriber with the least load.
 
         An entry that is out of date is put right when it comes to the top. That is early enough where loads only grew:
-        then no other entry is too high. The only ones whose load fell are members that give in `level`, and those have
-        too much to be asked for there.
+        then no other entry is too high. Loads fell only of members that give in `level`, and those have too much to be
+        takers there.
         """
         heap, load = self._least[kind], self.load
         known, m = heap[0]
@@ -301,7 +303,7 @@ class _Spread:
             del self.given[m][t]
 
     def _offers(self, m: int) -> _Offers:
-        """What `m` may hand on, a heap: (load of the least loaded subscriber, topics of a kind, kind).
+        """The topics `m` may hand on, as a heap of (load of the least loaded subscriber, topics of a kind, kind).
 
         The topics are a heap too, of `_offer`. Two such heaps are compared by their first entries.
         """
@@ -316,11 +318,11 @@ class _Spread:
         return offers
 
     def _offer(self, m: int, t: int, count: int) -> tuple[bool, int, int]:
-        """First goes what saves a move, then what `m` has most of: (whether it owns all, minus how many, topic)."""
+        """Sorts first by saving a move, then by how many `m` has: (whether it owns all, minus how many, topic)."""
         return count <= self.claimed[m].get(t, 0), -count, t
 
     def _hand_on(self, m: int, offers: _Offers) -> int | None:
-        """Give the best of `offers` to whom it suits best; None if nobody has at least two less than `m`."""
+        """Give the best of `offers` to its least loaded subscriber and return that, or None unless it has two less."""
         while offers:
             known, topics, kind = offers[0]
             taker = self._least_loaded(kind)

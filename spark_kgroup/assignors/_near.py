@@ -1,11 +1,11 @@
 """The rack-aware half of the sticky assignors (KIP-881): balanced first, then near, then with few moves.
 
-Near is a partition that has a replica in its owner's rack; a member without a rack is near to everything. Java gives up
-what is far from its owner and deals the rest out with the same priorities; here the least-cost flow of `_balance`
-has a second cost, so that two rounds are enough with racks, too.
+A partition is near if it has a replica in its owner's rack. A member without a rack is near to all partitions. Java
+gives up the partitions that are far from their owners and deals the rest out with the same priorities. Here the
+least-cost flow of `_balance` has a second cost, so that two rounds are enough with racks, too.
 
-Partitions of a topic with replicas in the same racks differ only in who owns them: they are a topic of their own here,
-a *sort*.
+Partitions of a topic with replicas in the same racks differ only in their owners: they are a topic of their own here, a
+*sort*.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from spark_kgroup.model import TopicDescription, TopicPartition
 
 
 class _Sorts(NamedTuple):
-    """Which partitions are alike.
+    """Partitions that are alike, sort by sort.
 
     Attributes:
-        partitions: of each sort.
-        kinds: of each sort: sorts of a kind have the same subscribers and racks.
-        subscribers: of each kind, by number.
-        racks: of each kind.
+        partitions: the partitions of each sort.
+        kinds: the kind of each sort. Sorts of a kind have the same subscribers and racks.
+        subscribers: the subscribers of each kind, by number.
+        racks: the racks of each kind.
     """
 
     partitions: list[list[TopicPartition]]
@@ -43,12 +43,12 @@ def near_shares(
     held: Mapping[str, frozenset[TopicPartition]],
     racks: Mapping[str, str],
 ) -> dict[str, Share]:
-    """Spread all partitions over members, of whom some have a rack.
+    """Spread all partitions over members, of which some have a rack.
 
     Args:
         subscribed: member id -> the topics it wants, in the order that breaks ties.
-        topics: those that somebody wants.
-        held: member id -> what it holds of them.
+        topics: those that at least one member wants.
+        held: member id -> the partitions it holds of those topics.
         racks: member id -> its rack.
     """
     members = list(subscribed)
@@ -84,7 +84,7 @@ def _spread(
 ) -> Sequence[Mapping[int, int]]:
     """For each member, how many it gets of each sort.
 
-    A first spread among those alone that are near is the answer already where racks have as many members as they need.
+    The first spread gives partitions to near members alone. Where racks have members enough, it is already the answer.
     """
     counts = [len(alike) for alike in sorts.partitions]
     near = [
@@ -121,7 +121,7 @@ class _NearSpread(_Spread):
         given: Sequence[Mapping[int, int]],
     ) -> None:
         super().__init__(counts, kinds, subscribers, given)
-        # One that is far outweighs all moves together, and balance outweighs all that are far and all moves.
+        # One far partition outweighs all moves together, and balance outweighs all far partitions and all moves.
         self._far_cost = 1 + sum(counts)
         self._weight = 1 + sum(counts) * (1 + self._far_cost)
 
@@ -165,7 +165,7 @@ def _shares_of(
     sort_of: Mapping[TopicPartition, int],
     held: Mapping[str, frozenset[TopicPartition]],
 ) -> dict[str, Share]:
-    """Who gets which: a holder keeps its own, the lowest indexes first, and the rest goes round."""
+    """Which member gets which partition: a holder keeps its own, the lowest indexes first, and the rest goes round."""
     lacks: dict[str, dict[int, int]] = {}
     kept: dict[str, frozenset[TopicPartition]] = {}
     for member, counts in given.items():

@@ -27,5 +27,5 @@ def racks_matter(of_members: Iterable[str], of_partitions: Collection[frozenset[
 
 
 def is_near(racks: Mapping[str, str], member_id: str, replicas: Collection[str]) -> bool:
-    """Whether the member is in the rack of a replica; one without a rack is near to all."""
+    """Whether the member is in the rack of a replica. A member without a rack is near to all partitions."""
     return member_id not in racks or racks[member_id] in replicas

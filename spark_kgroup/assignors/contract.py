@@ -1,13 +1,13 @@
-"""What an assignor is: the part of a consumer group that decides which member owns which partition.
+"""The contract of an assignor, the part of a consumer group that decides which member owns which partition.
 
-The leader of a classic group runs it, over the subscriptions of all members (KIP-429;
-Kafka: ConsumerPartitionAssignor). An assignor here is a value: it keeps nothing between two calls, so any member can
-become the leader at any time, and the same input gives the same answer in whatever order it arrives.
+The leader of a classic group runs it, over the subscriptions of all members (KIP-429; Kafka:
+ConsumerPartitionAssignor). An assignor here is a value: it keeps no state between two calls, so any member can become
+the leader at any time, and the same input gives the same answer in whatever order it arrives.
 
-One of your own is a class that derives from `Assignor`, which says what it is, and can be made without arguments.
-`partition.assignment.strategy` names it as module:Class, in each process that is to be a member, since any may lead.
-No other class that Python can import is made by that name. Whatever an assignor assigns is checked
-(`check_assignment`), and a broken promise ends the member, before anybody reads by it::
+A custom assignor is a class that derives from `Assignor`, which marks it as one, and can be made without arguments.
+`partition.assignment.strategy` names it as module:Class, in each process that is to be a member, since any may lead. No
+other class that Python can import is made by that name. Each assignment is checked (`check_assignment`), and a broken
+promise ends the member before the group reads by that assignment::
 
     class FirstTakesAll(Assignor):
         name = "first-takes-all"
@@ -37,13 +37,13 @@ from spark_kgroup.model import Assignment, GroupMember, TopicDescription, TopicP
 
 
 class RebalanceProtocol(IntEnum):
-    """What members do with their partitions while the group rebalances (KIP-429; Kafka's ids)."""
+    """How members treat their partitions while the group rebalances (KIP-429, with Kafka's ids)."""
 
     EAGER = 0
-    """Every member gives up everything before it joins."""
+    """Every member gives up all its partitions before it joins."""
 
     COOPERATIVE = 1
-    """Members keep what they have; a partition changes hands only after its owner gave it up."""
+    """Members keep their partitions. A partition changes hands only after its owner gave it up."""
 
 
 class Assignor(Protocol):
@@ -51,7 +51,7 @@ class Assignor(Protocol):
 
     @property
     def name(self) -> str:
-        """Kafka's name of this assignor; members agree on one by name."""
+        """Kafka's name of this assignor, by which members agree on one."""
         ...
 
     @property
@@ -63,13 +63,14 @@ class Assignor(Protocol):
         """The assignor's own bytes in a member's subscription, None if it has none.
 
         Args:
-            owned: what the member holds; of an eager one, which holds nothing when it joins, what it was assigned last.
+            owned: the partitions the member holds, or the last assignment of an eager member, which holds none when it
+                joins.
             generation: the generation in which it was assigned, -1 if unknown.
         """
         ...
 
     def assign(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Assignment:
-        """Decide who owns what from now on; that of a custom one in a daemon thread, within 30 s.
+        """Decide which member owns which partition from now on. A custom assignor runs in a daemon thread and has 30 s.
 
         Args:
             members: all members of the group, in any order, each member id once.
@@ -89,20 +90,20 @@ def check_assignment(
     topics: Mapping[str, TopicDescription],
     assignment: Assignment,
 ) -> None:
-    """Hold an assignment to what `Assignor.assign` promises.
+    """Check an assignment against the promises of `Assignor.assign`.
 
-    A cooperative one gives nothing to a member that another one still claims and does not keep (Java:
+    A cooperative assignor gives a member no partition that another member still claims and does not keep (Java:
     ConsumerCoordinator.validateCooperativeAssignment).
 
     Args:
         who: the assignor, as the message shall name it.
-        protocol: what it says of itself.
-        members: as it got them.
-        topics: as it got them.
-        assignment: what it made of them.
+        protocol: the rebalance protocol that the assignor declares.
+        members: the members as the assignor got them.
+        topics: the topics as the assignor got them.
+        assignment: the assignor's answer.
 
     Raises:
-        AssignorError: it breaks a promise.
+        AssignorError: the assignment breaks a promise.
     """
     wanted = {member.member_id: set(member.subscription.topics) for member in members}
     owners: dict[TopicPartition, str] = {}
@@ -121,7 +122,7 @@ def check_assignment(
 
 
 def _fault_of(partition: TopicPartition, wanted: Collection[str], topics: Mapping[str, TopicDescription]) -> str:
-    """Why nobody who wants the topics in `wanted` may get this partition, empty if he may."""
+    """Why a member that wants the topics in `wanted` may not get this partition, or empty if it may."""
     if not isinstance(partition, TopicPartition):
         return f"this is a {type(partition).__name__}, not a TopicPartition"
     if type(partition.topic) is not str or type(partition.partition) is not int:  # True is no number here
@@ -148,6 +149,7 @@ def _check_hand_over(who: str, members: Sequence[GroupMember], owners: Mapping[T
 def ranked(members: Iterable[GroupMember]) -> list[GroupMember]:
     """Members in the order that breaks ties: static ones first, by instance id, then dynamic ones by member id.
 
-    A static member gets a new member id whenever it restarts; its rank stays (Kafka: MemberInfo.compareTo, KIP-345).
+    A static member gets a new member id whenever it restarts, but its rank stays (Kafka: MemberInfo.compareTo,
+    KIP-345).
     """
     return sorted(members, key=lambda member: (member.instance_id is None, member.instance_id or member.member_id))

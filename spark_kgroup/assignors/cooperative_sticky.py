@@ -2,15 +2,15 @@
 
 Source: KIP-429; Kafka's CooperativeStickyAssignor and AbstractStickyAssignor. One round has three steps:
 
-1. Who owns what now. Members claim what they hold; where claims collide, the one with the highest generation wins,
-   and two in the same generation both lose (KIP-792).
+1. The owners now. Members claim the partitions they hold. Where claims collide, the one with the highest generation
+   wins, and two in the same generation both lose (KIP-792).
 2. The target: `_balance` spreads all partitions, keeping owners where balance allows.
-3. The hand-over: a partition that somebody else still claims is given to nobody in this round. Its claimant sees it
+3. The hand-over: a partition that another member still claims stays unassigned in this round. Its claimant sees it
    missing, gives it up and rejoins, and in the next round it is free. So two rounds settle any change.
 
-Where this differs from Java, on purpose: ties are broken by instance id, not by the member id that a static restart
-changes; the outcome does not depend on the order in which members are listed; unequal subscriptions get a target that
-is proven best (Java's is a heuristic that may need up to four rounds). So do racks (`_near`).
+This differs from Java on purpose: ties are broken by instance id, not by the member id that a static restart changes.
+The outcome does not depend on the order in which members are listed. Unequal subscriptions get a target that is proven
+best (Java's is a heuristic that may need up to four rounds). So do racks (`_near`).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Target(NamedTuple):
     """Where every partition shall be in the end.
 
     Attributes:
-        shares: member id -> what it keeps and what it gets.
-        withheld: what can be given to nobody in this round: somebody claims it who does not keep it.
+        shares: member id -> the partitions it keeps and those it gains.
+        withheld: partitions that must stay unassigned in this round: a member claims them that does not keep them.
     """
 
     shares: Mapping[str, Share]
@@ -53,7 +53,7 @@ class Target(NamedTuple):
 
 
 class CooperativeStickyAssignor:
-    """Incremental and sticky; the default."""
+    """Incremental and sticky, the default."""
 
     name = "cooperative-sticky"
     protocol = RebalanceProtocol.COOPERATIVE
@@ -65,7 +65,7 @@ class CooperativeStickyAssignor:
 
     @uncollected()
     def assign(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Assignment:
-        """One round: what every member keeps, and what it gets that nobody else still holds."""
+        """One round: each member's kept partitions, and those of its gains that no other member still claims."""
         shares, withheld = target_of(members, topics)
         return {
             member_id: kept.union(filterfalse(withheld.__contains__, gained) if withheld else gained)
@@ -73,15 +73,15 @@ class CooperativeStickyAssignor:
         }
 
     def target(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Target:
-        """Where every partition shall be in the end, whoever holds it now."""
+        """Where every partition shall be in the end, regardless of its holder now."""
         return target_of(members, topics)
 
 
 def claimed_generation(subscription: Subscription) -> int:
-    """The generation in which a member was assigned what it claims, -1 if it does not say.
+    """The generation in which a member was assigned its claims, -1 if its subscription does not name one.
 
-    Version 2 and later have a field; before, Java's members put it in the user data (Java:
-    CooperativeStickyAssignor.memberData). librdkafka's user data is of another shape and longer; Java reads its first
+    Version 2 and later have a field. Before, Java's members put it in the user data (Java:
+    CooperativeStickyAssignor.memberData). librdkafka's user data is of another shape and longer. Java reads its first
     four bytes, a count of topics, as a generation. Here only four bytes are a generation.
     """
     if subscription.generation != NO_GENERATION:
@@ -93,7 +93,7 @@ def claimed_generation(subscription: Subscription) -> int:
 
 
 def target_of(members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Target:
-    """Where every partition shall be in the end, whoever holds it now."""
+    """Where every partition shall be in the end, regardless of its holder now."""
     order = ranked(members)
     lists = {member.subscription.topics for member in order}  # most members send the same
     wants = {names: frozenset(topics.keys() & set(names)) for names in lists}
@@ -117,12 +117,12 @@ def target_of(members: Sequence[GroupMember], topics: Mapping[str, TopicDescript
 def _held(
     order: Sequence[GroupMember], subscribed: Mapping[str, frozenset[str]], counts: Mapping[str, int]
 ) -> tuple[dict[str, frozenset[TopicPartition]], defaultdict[str, set[int]]]:
-    """What each member holds: what it claims, if the claim counts and is for a partition that it may have.
+    """The partitions each member holds: its claims that count and are for partitions that it may have.
 
-    In a group at rest that is what everybody claims: sets of a million partitions are not copied then.
+    In a group at rest these are all claims. Then the sets, of a million partitions perhaps, are not copied.
 
     Returns:
-        By member id, and the indexes of all of it by topic.
+        Member id -> its held partitions, and topic -> the indexes of all its held partitions.
     """
     claims = {member.member_id: member.subscription.owned for member in order}
     claimed = _indexes(claims.values())
@@ -151,9 +151,9 @@ def _indexes(sets: Iterable[frozenset[TopicPartition]]) -> defaultdict[str, set[
 
 
 def undisputed_claims(members: Sequence[GroupMember]) -> dict[str, frozenset[TopicPartition]]:
-    """What each member claims, without the claims that do not count.
+    """Each member's claims, without those that do not count.
 
-    A lone claim counts in any generation: a member that missed a round still holds what it held. Two claims in the
+    A lone claim counts in any generation: a member that missed a round still holds its partitions. Two claims in the
     highest generation cannot both be true, so neither counts (Java: allSubscriptionsEqual).
     """
     claims = {member.member_id: member.subscription.owned for member in members}
@@ -174,7 +174,7 @@ def undisputed_claims(members: Sequence[GroupMember]) -> dict[str, frozenset[Top
 
 
 def _holder(claimants: Sequence[GroupMember]) -> str | None:
-    """Whose claim counts among several to one partition."""
+    """The member whose claim counts among several to one partition, or None if the newest generation has two."""
     generations = [claimed_generation(member.subscription) for member in claimants]
     newest = max(generations)
     return claimants[generations.index(newest)].member_id if generations.count(newest) == 1 else None
@@ -183,6 +183,6 @@ def _holder(claimants: Sequence[GroupMember]) -> str | None:
 def _still_claimed(
     claims: Mapping[str, frozenset[TopicPartition]], shares: Mapping[str, Share]
 ) -> frozenset[TopicPartition]:
-    """What somebody claims and does not keep: it can be given to nobody in this round."""
+    """The partitions that a member claims and does not keep: they must stay unassigned in this round."""
     given_up = [own - shares[member].kept for member, own in claims.items() if own is not shares[member].kept]
     return frozenset().union(*given_up)

@@ -1,4 +1,4 @@
-"""Assignors of others: `module:Class`, loaded by that name and held to the contract in everything they answer."""
+"""Custom assignors: `module:Class`, loaded by that name, with every answer checked against the contract."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from spark_kgroup.model import Assignment, GroupMember, TopicDescription, TopicP
 from spark_kgroup.threads import in_a_thread
 
 SPELLING: Final = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*:[A-Za-z_]\w*(?:\.\w+)*")
-"""How a custom assignor is named; no name of Kafka's has a colon."""
+"""How a custom assignor is named. No name of Kafka's has a colon."""
 
 
 class CustomAssignor:
-    """Somebody else's assignor. Whatever goes wrong in it is an `AssignorError` that names it.
+    """A user's assignor. Every failure in it is an `AssignorError` that names it.
 
     Attributes:
         spelled: `module:Class`.
         name: the name on which members agree, as any other assignor's.
-        protocol: what it says of itself.
+        protocol: the rebalance protocol that it declares.
     """
 
     def __init__(self, spelled: str, made: Assignor) -> None:
@@ -40,10 +40,10 @@ class CustomAssignor:
             raise TypeError("its `user_data` and `assign` should be methods")
 
     def user_data(self, owned: frozenset[TopicPartition], generation: int) -> bytes | None:
-        """What it puts into a member's subscription.
+        """The assignor's own bytes in a member's subscription.
 
         Raises:
-            AssignorError: it raised, took longer than `CUSTOM_ASSIGNOR_TIMEOUT_MS`, or this is neither bytes nor None.
+            AssignorError: it raised, took longer than `CUSTOM_ASSIGNOR_TIMEOUT_MS`, or gave neither bytes nor None.
         """
         found = self._ask("user_data", owned, generation)
         if not isinstance(found, bytes | None):
@@ -53,12 +53,13 @@ class CustomAssignor:
         return found
 
     def assign(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Assignment:
-        """What it assigns.
+        """The assignor's assignment, checked, with an empty set for each member that it left out.
 
         Raises:
             AssignorError: it raised, took longer than `CUSTOM_ASSIGNOR_TIMEOUT_MS`, or broke the contract.
         """
-        # What comes back is checked against what is there, whatever the assignor does to what it is given.
+        # The assignor gets copies: its answer is checked against the true members and topics even if it changes its
+        # arguments.
         found = self._ask("assign", list(members), {name: _copy_of(topic) for name, topic in topics.items()})
         if not isinstance(found, Mapping) or not all(isinstance(share, Collection) for share in found.values()):
             raise AssignorError(
@@ -83,13 +84,13 @@ def load_assignor(spelled: str) -> CustomAssignor:
     """An instance of the class that `spelled` names, made without arguments.
 
     Raises:
-        OptionError: there is none, it is no assignor, or this took longer than `CUSTOM_ASSIGNOR_TIMEOUT_MS`.
+        OptionError: there is no such class, it is no assignor, or this took longer than `CUSTOM_ASSIGNOR_TIMEOUT_MS`.
     """
     module, _, of_module = spelled.partition(":")
 
     def make() -> CustomAssignor:
         found = attrgetter(of_module)(import_module(module))
-        # BEFORE it is called: a name out of a configuration must not make any class there is.
+        # BEFORE it is called: a name in a configuration must not instantiate just any class.
         if not isinstance(found, type) or Assignor not in found.__mro__:
             raise TypeError("it is not a class that derives from spark_kgroup.assignors.contract.Assignor")
         return CustomAssignor(spelled, found())

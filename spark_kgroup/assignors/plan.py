@@ -1,4 +1,4 @@
-"""What an assignor would do: where everything is in the end, what its leader sends now, and what moves."""
+"""The plan of an assignor: the target, the assignment that the leader sends now, and the partitions that move."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Plan:
     """One rebalance.
 
     Attributes:
-        target: member id -> what it has in the end: first what it keeps, sorted, then what it gets, in the order in
-            which the assignor hands it out, if it says.
-        first_round: what the leader sends now: of a cooperative assignor the target without what another member still
-            claims; of an eager one the target. In the target's order.
-        moved: sorted. A partition that nobody holds, or that nobody gets, does not move.
+        target: member id -> its partitions in the end. Of a `Targeted` assignor first those it keeps, sorted, then
+            those it gains, in the order in which the assignor hands them out. Of any other assignor all are sorted.
+        first_round: the assignment that the leader sends now, in the target's order. Of an eager assignor it is the
+            target, of a cooperative one the target without the partitions that another member still claims.
+        moved: sorted. A partition without a holder now, or without a holder in the end, does not move.
     """
 
     target: Mapping[str, Sequence[TopicPartition]]
@@ -40,18 +40,18 @@ class Plan:
 
 @runtime_checkable
 class Targeted(Protocol):
-    """A cooperative assignor that says what it aims at in its rounds."""
+    """A cooperative assignor that can name the target of its rounds."""
 
     def target(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Target:
-        """Where every partition shall be in the end, whoever holds it now."""
+        """Where every partition shall be in the end, regardless of its holder now."""
         ...
 
 
 def plan(assignor: Assignor, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Plan:
-    """What `assignor` makes of a group.
+    """The plan of `assignor` for a group.
 
     Raises:
-        Exception: whatever the assignor raises.
+        Exception: any error that the assignor raises.
     """
     target: dict[str, Sequence[TopicPartition]]
     if isinstance(assignor, Targeted):
@@ -72,7 +72,7 @@ def plan(assignor: Assignor, members: Sequence[GroupMember], topics: Mapping[str
 
 
 def _at_rest(assignor: Assignor, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Assignment:
-    """What the rounds come to: after each, members give up what they lost and claim what they were given."""
+    """The assignment in which the rounds end: after each, members give up lost partitions and claim their new ones."""
     generation = max((member.subscription.generation for member in members), default=0)
     assignment: Assignment = {}
     for generation_now in range(generation + 1, generation + 1 + PLANNED_ROUNDS_MAX):

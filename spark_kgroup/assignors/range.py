@@ -3,8 +3,8 @@
 Source: Kafka's RangeAssignor, whose result this is. Topics with equally many partitions and the same subscribers stay
 aligned: partition k of each goes to the same member (co-partitioning).
 
-Racks (KIP-881) change who gets which, never how many: members get partitions with a replica in their rack first, and
-topics that are aligned stay so.
+Racks (KIP-881) change which partitions a member gets, never how many: members get partitions with a replica in their
+rack first, and topics that are aligned stay so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark_kgroup.uncollected import uncollected
 
 
 class RangeAssignor:
-    """Contiguous ranges of each topic; not sticky, and eager."""
+    """Contiguous ranges of each topic, not sticky, and eager."""
 
     name = "range"
     protocol = RebalanceProtocol.EAGER
@@ -54,9 +54,9 @@ class _Ranges:
     """One topic on its way to its subscribers (Java: TopicAssignmentState).
 
     Attributes:
-        shares: subscriber -> what it has so far, in their order.
+        shares: subscriber -> its partitions so far, in the order of the subscribers.
         rack_of: subscriber -> its rack, None for one without.
-        nearby: for each partition, the racks of its replicas; empty if no subscriber has a rack.
+        nearby: for each partition, the racks of its replicas, or empty if no subscriber has a rack.
     """
 
     def __init__(self, topic: TopicDescription, subscribers: Sequence[str], racks: Mapping[str, str]) -> None:
@@ -70,11 +70,11 @@ class _Ranges:
         self._base, self._extra = divmod(topic.partition_count, len(subscribers))
 
     def room(self, member_id: str) -> int:
-        """How many more the member may have; never grows."""
+        """How many more partitions the member may have, a number that never grows."""
         return max(0, self._base + (self._extra > 0) - len(self.shares[member_id]))
 
     def give(self, member_id: str, partitions: Iterable[TopicPartition]) -> None:
-        """Give what is free to a member that has room for it."""
+        """Give free partitions to a member that has room for them."""
         for partition in partitions:
             del self._free[partition]
             self.shares[member_id].append(partition)
@@ -82,20 +82,20 @@ class _Ranges:
             self._extra -= 1
 
     def hand_out_nearby(self) -> None:
-        """Give each member, up to its room, what has a replica in its rack; to one without a rack whatever is free."""
+        """Give each member, up to its room, partitions with a replica in its rack, or any if it has no rack."""
         free_in = {rack: self._free_in(rack) for rack in self.rack_of.values()}
         for member_id, rack in self.rack_of.items():
             if found := list(islice(free_in[rack], self.room(member_id))):
                 self.give(member_id, found)
 
     def _free_in(self, rack: str | None) -> Iterator[TopicPartition]:
-        """What of a rack is free when it is asked for; nothing becomes free again."""
+        """Yield the partitions near to `rack` that are free when asked for. None becomes free again."""
         for partition, nearby in zip(self.partitions, self.nearby, strict=True):
             if partition in self._free and (rack is None or rack in nearby):
                 yield partition
 
     def hand_out_rest(self) -> None:
-        """Give the members what is left, up to their room, in the order of both."""
+        """Give the members the remaining partitions, up to their room, in the order of both."""
         free = iter(list(self._free))
         for member_id in self.shares:
             if found := list(islice(free, self.room(member_id))):
@@ -129,7 +129,7 @@ def _hand_out_nearby(aligned: Sequence[_Ranges]) -> None:
 
 
 def _first_with_room(of_topic: _Ranges, waiting: deque[tuple[int, str]]) -> tuple[int, str] | None:
-    """Drops those without: room never grows, and aligned topics have the same."""
+    """Drops members without room: room never grows, and a member has the same in all aligned topics."""
     while waiting and not of_topic.room(waiting[0][1]):
         waiting.popleft()
     return waiting[0] if waiting else None

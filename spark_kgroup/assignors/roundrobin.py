@@ -1,7 +1,7 @@
 """The `roundrobin` assignor: all partitions of all topics, dealt out one by one.
 
-Source: Kafka's RoundRobinAssignor, whose result this is. With equal subscriptions loads differ by one at most; a member
-that does not subscribe a topic is passed over, so with unequal ones they may differ by more. Racks play no part
+Source: Kafka's RoundRobinAssignor, whose result this is. With equal subscriptions loads differ by one at most. A member
+that does not subscribe to a topic is passed over, so with unequal ones they may differ by more. Racks play no part
 (KIP-881 leaves this assignor out).
 """
 
@@ -17,7 +17,7 @@ from spark_kgroup.uncollected import uncollected
 
 
 class RoundRobinAssignor:
-    """Round the members, topic by topic; not sticky, and eager."""
+    """Round the members, topic by topic, not sticky, and eager."""
 
     name = "roundrobin"
     protocol = RebalanceProtocol.EAGER
@@ -27,7 +27,7 @@ class RoundRobinAssignor:
 
     @uncollected()
     def assign(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Assignment:
-        """The next partition goes to the next member that wants it; the topics come by name."""
+        """The next partition goes to the next member that wants it, with the topics in the order of their names."""
         order = ranked(members)
         shares: list[list[TopicPartition]] = [[] for _ in order]
         ranks_of: dict[str, list[int]] = defaultdict(list)

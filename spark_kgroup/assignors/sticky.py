@@ -1,12 +1,12 @@
 """The `sticky` assignor: the targets of `cooperative-sticky`, for members that give up everything before they join.
 
-Source: KIP-54; Kafka's StickyAssignor. An eager member's subscription claims nothing, so what it had is in the user
-data (Java: STICKY_ASSIGNOR_USER_DATA_V1, V0 without the generation): an int32 count of topics, each with its name
-(int16 length) and its partitions (int32 count, int32 each), and the generation (int32). Java's leader reads ours, and
-ours reads Java's.
+Source: KIP-54; Kafka's StickyAssignor. An eager member's subscription claims no partitions, so its last assignment is
+in the user data (Java: STICKY_ASSIGNOR_USER_DATA_V1, V0 without the generation): an int32 count of topics, each with
+its name (int16 length) and its partitions (int32 count, int32 each), and the generation (int32). Java's leader reads
+ours, and ours reads Java's.
 
-These claims say what each member would like to have again. Nobody reads anything meanwhile, so the target is reached in
-one round.
+These claims are the partitions that each member would like to have again. No member reads any meanwhile, so the target
+is reached in one round.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _INT32: Final = struct.Struct(">i")
 
 
 class StickyAssignor:
-    """Balanced first, then with few moves; eager."""
+    """Balanced first, then with few moves, and eager."""
 
     name = "sticky"
     protocol = RebalanceProtocol.EAGER
 
     def user_data(self, owned: frozenset[TopicPartition], generation: int) -> bytes | None:
-        """What the member was assigned last, and in which generation; None before the first (as Java)."""
+        """The member's last assignment and its generation, or None before the first (as Java)."""
         if not owned and generation == NO_GENERATION:
             return None
         topics = by_topic(owned)
@@ -54,16 +54,16 @@ class StickyAssignor:
 
     @uncollected()
     def assign(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Assignment:
-        """Where every partition shall be, near to where it was."""
+        """The target: every partition with its previous member, where balance allows."""
         claiming = [replace(member, subscription=_as_claims(member.subscription)) for member in members]
         shares = target_of(claiming, topics).shares
         return {member_id: share.kept.union(share.gained) for member_id, share in shares.items()}
 
 
 def _as_claims(subscription: Subscription) -> Subscription:
-    """The subscription with what its user data says as claims; what it claims itself does not count (as Java).
+    """The subscription with the claims of its user data. Its own claims do not count (as Java).
 
-    User data that nobody can read says nothing: it costs the member its partitions, and the group nothing.
+    Unreadable user data makes no claims: that costs the member its partitions, and does no harm to the group.
     """
     try:
         owned, generation = decode_user_data(subscription.user_data or b"")
@@ -73,10 +73,10 @@ def _as_claims(subscription: Subscription) -> Subscription:
 
 
 def decode_user_data(raw: bytes) -> tuple[frozenset[TopicPartition], int]:
-    """What a member was assigned last, and in which generation, -1 if it does not say.
+    """A member's last assignment and its generation, -1 if the user data do not name one.
 
     Raises:
-        ValueError, struct.error: `raw` is none of these user data.
+        ValueError, struct.error: `raw` is not user data of this format.
     """
     if not raw:
         return frozenset(), NO_GENERATION

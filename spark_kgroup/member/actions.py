@@ -1,21 +1,21 @@
-"""What a classic member can do, whatever makes it do so: `handlers` says when.
+"""The actions of a classic member. `handlers` says at which event each is taken.
 
-Each method acts, and returns what it wants done outside, in the order in which it is to be carried out. It quotes the
-sentence that it carries out, from a KIP or from the client that all brokers are tested with: AbstractCoordinator
-(membership: connections, joins, heartbeats, errors) and ConsumerCoordinator (partitions) of Apache Kafka. Where we
-differ, it says why.
+Each method acts, and returns the effects to be carried out outside, in their order. It quotes the sentence that it
+implements, from a KIP or from the client that all brokers are tested with: AbstractCoordinator (membership:
+connections, joins, heartbeats, errors) and ConsumerCoordinator (partitions) of Apache Kafka. Where we differ, it says
+why.
 
 A comment on a race is a numbered sequence of events.
 
-One deadline watches over what is owned: a session after the coordinator last confirmed that we are a member
-(`_extend_session`). Only a confirmation moves it, and it counts from when the question was sent, as the coordinator
-heard from us no earlier. A broken connection, a refused or a parked request neither stop nor restart it; while a
+One deadline watches over the owned partitions: a session after the coordinator last confirmed that we are a member
+(`_extend_session`). Only a confirmation moves it, and it counts from the sending of the request, as the coordinator
+heard from us no earlier. A broken connection, a refused or a parked request neither stop nor restart it. While a
 request is parked, `Look` asks over another connection.
 
-What a member owns and what it is assigned are two things. `assigned` is the group's word in the last SyncGroup.
-`owned` is what the application may be reading: it grows with each assignment and shrinks only when the application
-gave a partition up (`GaveUp`) or lost it. Each join claims what is owned, so the leader never hands a partition on
-while it is read here (`ownership`).
+Owned and assigned partitions are two sets. `assigned` is the group's word in the last SyncGroup. `owned` are the
+partitions that the application may be reading: the set grows with each assignment and shrinks only when the application
+gave a partition up (`GaveUp`) or lost it. Each join claims the owned partitions, so the leader never hands one on while
+it is read here (`ownership`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _MEMBERSHIP_OVER: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLE
 
 
 class Timer(Enum):
-    """What a member waits for. At most one of each kind runs; one that fires is gone, and who wants another sets it."""
+    """A member's timers, at most one of each kind. One that fires is gone, and a method that wants another sets it."""
 
     HEARTBEAT = "heartbeat"
     """A heartbeat or, while a request is parked, a look is due."""
@@ -62,22 +62,22 @@ class Timer(Enum):
     RETRY = "retry"
     """The backoff after a refused join is over."""
     OBJECT = "object"
-    """Time to tell the leader again that it assigns what we do not subscribe."""
+    """Time to tell the leader again that it assigns partitions of topics that we do not subscribe to."""
 
 
 class Actions:
-    """What a classic member can do, and all that it knows.
+    """The actions of a classic member, and all that it knows.
 
     Args:
         config: how the member presents itself.
-        jitter: gives a number in [0, 1) for each heartbeat and retry; passed in so that a simulation repeats.
+        jitter: gives a number in [0, 1) for each heartbeat and retry, passed in so that a simulation repeats.
 
     Attributes:
-        leader_id: the member id of who led the group when this member joined it last.
+        leader_id: the member id of the group's leader when this member joined it last.
         own_id_refused: the error with which the coordinator has refused our own member id in this generation, NONE if
             it has not.
-        watched_topics: whose metadata this member watches for the group: all members' if it leads, else none. KIP-814:
-            "the leader can monitor all topics subscribed in the group".
+        watched_topics: the topics whose metadata this member watches for the group: those of all members if it leads,
+            else none. KIP-814: "the leader can monitor all topics subscribed in the group".
 
     """
 
@@ -85,7 +85,7 @@ class Actions:
         self.config = config
         self.state = State.IDLE
         self.identity = MemberIdentity(instance_id=config.instance_id)
-        # An eager member's joins claim nothing (KIP-429), so it can keep nothing of an earlier process either.
+        # An eager member's joins claim no partitions (KIP-429), so it can keep none of an earlier process either.
         owned_before = config.previously_owned if config.cooperative else PreviouslyOwned()
         self.ownership: Final = Ownership(config.topics, owned_before)
         self.leader = False
@@ -96,12 +96,12 @@ class Actions:
         self._connected = False
         self._awaited: contract.Request | None = None
         self._asked_at_ms = -1
-        """When the awaited request was sent, or the last one; -1 before the first."""
+        """When the awaited request was sent, or the last one, or -1 before the first."""
         self._heartbeats = Heartbeats()
         self._heartbeat_sent_in = NO_GENERATION
         self._protocol = ""
         self._ends_with: GroupError | None = None
-        """Why it ends as soon as the group has the assignment of this generation."""
+        """The error it ends with as soon as the group has the assignment of this generation, if any."""
         self._reason = "start"
         self._confirmed_id = UNKNOWN_MEMBER_ID
         """The member id of the last sync: a coordinator that takes over knows it."""
@@ -110,7 +110,7 @@ class Actions:
         self._may_have_own_id = False
         """A RenameRequest was sent, and it is not known whether it was carried out."""
         self._wish = ""
-        """Why a rebalance was wanted when none could be had, by a renaming or a join; empty if none was."""
+        """Why a rebalance was wanted while a renaming or a join made it impossible, or empty if none was."""
         self._says_otherwise = False
         """Joins leave their user data out, to be unlike the one before: see `_without_user_data`."""
         self._timers: dict[Timer, int] = {}
@@ -119,12 +119,12 @@ class Actions:
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
-        """What the application may be reading."""
+        """The partitions that the application may be reading."""
         return self.ownership.owned
 
     @property
     def to_give_up(self) -> frozenset[TopicPartition]:
-        """What is to be given up before the next piece of work: by an eager member everything (KIP-429), or nothing."""
+        """The partitions to give up before the next piece of work: of an eager member all (KIP-429), or none."""
         if self.state is State.REVOKING and not self.config.cooperative:
             return self.ownership.owned | self.ownership.unwanted
         return self.ownership.to_give_up
@@ -134,7 +134,7 @@ class Actions:
         return min(self._timers.values(), default=None)
 
     def _become(self, state: State) -> None:
-        """Change the state. Nothing else does.
+        """Change the state. No other method does.
 
         Raises:
             IllegalTransition: `LEAVES_TO` does not have this step: a bug of ours.
@@ -144,11 +144,11 @@ class Actions:
         self.state = state
 
     # --------------------------------------------------------------------------------------------- connections
-    # A connection is a means, not a membership: it may break and come back within the session, and nothing is lost.
-    # Where the coordinator is, and over which sockets it is asked, is the runtime's business (`Connect`).
+    # A connection is a means, not a membership: it may break and come back within the session without a loss. Where the
+    # coordinator is, and over which sockets it is asked, is the runtime's business (`Connect`).
 
     def _forget_connection(self) -> None:
-        """Nothing asked so far will be answered on a connection that leads to the coordinator."""
+        """No request sent so far will be answered on a connection that leads to the coordinator."""
         self._connected = False
         self._awaited = None
         self._heartbeats.drop()
@@ -167,11 +167,11 @@ class Actions:
         return [contract.Connect(reason=reason)]
 
     # ------------------------------------------------------------------------------------------------- joining
-    # JoinGroup says what we subscribe and own, and is parked until all members have joined or the rebalance timeout is
-    # over. Its answer makes us a member of a generation; what we own stays ours through all of it.
+    # JoinGroup names our subscribed topics and our partitions, and is parked until all members have joined or the
+    # rebalance timeout is over. Its answer makes us a member of a generation. Owned partitions stay ours all the while.
 
     def _join(self, reason: str, now_ms: int, *, afresh: bool = False, wait_ms: int = 0) -> Effects:
-        """Enter JOINING; a cooperative member keeps what it owns, an eager one owns nothing by now.
+        """Enter JOINING. A cooperative member keeps its partitions, an eager one owns none by now.
 
         KIP-429, "Consumer Coordinator Algorithm", 1.c: "re-join group with all the currently owned partitions as
         assigned partitions".
@@ -179,8 +179,8 @@ class Actions:
         Args:
             reason: for the broker's log (KIP-800).
             now_ms: the instant.
-            afresh: over another connection, for what was asked on this one may never be answered.
-            wait_ms: how long to wait before that, if it is over this connection.
+            afresh: whether to join over another connection, because requests on this one may never be answered.
+            wait_ms: how long to wait before a join over this connection.
         """
         self._become(State.JOINING)
         self._reason = reason
@@ -194,10 +194,10 @@ class Actions:
         return [contract.Rejoining(reason=reason), *self._send_join(now_ms)]
 
     def _send_join(self, now_ms: int) -> Effects:
-        """AbstractCoordinator.sendJoinGroupRequest; without a connection it is sent when there is one."""
+        """AbstractCoordinator.sendJoinGroupRequest. Without a connection it is sent when there is one."""
         if not self._connected:
             return []
-        # 1. a join is refused and a backoff runs; 2. something else has us join at once. One join is enough.
+        # 1. A join is refused and a backoff runs. 2. Another event has us join at once. One join is enough.
         self._timers.pop(Timer.RETRY, None)
         protocols = self._protocols()
         if self._renamed is not self._says_otherwise:
@@ -206,21 +206,22 @@ class Actions:
         return self._ask(request, now_ms)
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
-        """Subscribe to `topics` from the next join on; `RejoinWanted` makes one."""
+        """Subscribe to `topics` from the next join on. `RejoinWanted` makes one."""
         self.config = replace(self.config, topics=topics)
         self.ownership.subscribe(topics)
 
     def _ask(self, request: contract.Parkable, now_ms: int) -> Effects:
-        """Send what the coordinator may park, and await its answer; looks go past it meanwhile."""
+        """Send a request that the coordinator may park, and await its answer. Looks go past it meanwhile."""
         self._awaited, self._asked_at_ms = request, now_ms
         self._heartbeats.drop()
         self._schedule_look(now_ms)
         return [contract.Send(request=request)]
 
     def _protocols(self) -> tuple[tuple[str, Subscription], ...]:
-        """ConsumerCoordinator.metadata: a subscription for each assignor, with what we own and in which generation.
+        """ConsumerCoordinator.metadata: a subscription for each assignor, with our claims and their generation.
 
-        An eager member owns nothing by now. Its assignor is told what it was assigned (StickyAssignor.onAssignment).
+        An eager member owns no partitions by now. Its assignor is told its last assignment
+        (StickyAssignor.onAssignment).
         """
         claims, generation = self.ownership.claims, self.ownership.claims_generation
         held = claims if self.config.cooperative else self.ownership.assigned
@@ -235,32 +236,33 @@ class Actions:
 
     @staticmethod
     def _without_user_data(protocols: tuple[tuple[str, Subscription], ...]) -> tuple[tuple[str, Subscription], ...]:
-        """`protocols` as the join before, or the one after, does not say them: without the user data, if they have any.
+        """`protocols` unlike those of the join before or after: user data is left out, or empty if there is none.
 
-        1. a seat gets its own member id in a join that claims what it owns; 2. somebody wants a rebalance; 3. the
-        coordinator has another leader, and answers a follower's join that says what the last one said from the current
-        generation (ClassicGroupMember.matches). The generation of our claims is in the subscription as well.
+        1. A seat gets its own member id in a join that claims its partitions. 2. A rebalance is wanted. 3. The
+        coordinator has another leader, and answers a follower's join that equals its last one from the current
+        generation (ClassicGroupMember.matches), so no rebalance comes about. The generation of our claims is in the
+        subscription as well.
         """
         return tuple((name, replace(each, user_data=None if each.user_data else b"")) for name, each in protocols)
 
     def _send_sync(self, shares: Shares, now_ms: int) -> Effects:
-        """AbstractCoordinator.onJoinFollower, onLeaderElected: who does not assign sends "an empty assignment"."""
+        """AbstractCoordinator.onJoinFollower, onLeaderElected: a non-assigning member sends "an empty assignment"."""
         self._become(State.SYNCING)
         request = contract.SyncRequest(identity=self.identity, protocol=self._protocol, assignments=shares)
         return self._ask(request, now_ms)
 
     # --------------------------------------------------------------------------------------- in a generation
     # A heartbeat each interval keeps us a member and tells us when the group rebalances. A join follows at once, or as
-    # soon as what must be given up first is given up.
+    # soon as the partitions that must be given up first are given up.
 
     def _begin_heartbeats(self, now_ms: int) -> Effects:
-        """Heartbeat at once, once in each generation; Kafka's client waits for an interval.
+        """Heartbeat at once, once in each generation. Kafka's client waits for an interval.
 
-        1. a member gives something up at once and joins again; 2. all others are to be in that next generation, and it
-        waits for them; 3. they learn of it from the answer to a heartbeat, and the regular one is an interval away.
+        1. A member gives partitions up at once and joins again. 2. That next generation waits for all other members.
+        3. They learn of it from the answer to a heartbeat, and the regular one is an interval away.
 
-        Not again after a join that brought the same generation: a coordinator that asks each time would have us join
-        without end (decision 43).
+        Not again after a join that brought the same generation: a coordinator that asks for a join each time would have
+        us join without end (decision 43).
         """
         if self._heartbeat_sent_in != self.identity.generation:
             return self._send_heartbeat(now_ms)
@@ -274,7 +276,7 @@ class Actions:
             return []
         self._timers[Timer.HEARTBEAT] = now_ms + self._pacing.heartbeat_ms()
         if self._heartbeats.awaited is not None:
-            # The session timer watches that it is answered; a second one behind it would be answered no sooner.
+            # The session timer watches that it is answered. A second one behind it would be answered no sooner.
             return []
         request = contract.HeartbeatRequest(identity=self.identity)
         self._heartbeats.send(request, now_ms)
@@ -284,9 +286,9 @@ class Actions:
     def _rebalance(self, reason: str, now_ms: int) -> Effects:
         """Take part in the next generation as soon as the rebalance protocol allows.
 
-        KIP-429, and ConsumerCoordinator.onJoinPrepare: a cooperative member joins at once, claiming what it owns. An
-        eager one revokes everything first, for its join says that it owns nothing: the leader may give all of it to
-        others at once.
+        KIP-429, and ConsumerCoordinator.onJoinPrepare: a cooperative member joins at once, claiming its partitions. An
+        eager one revokes all of them first, because its join claims none: the leader may give them to other members at
+        once.
         """
         if self.config.cooperative or not (self.ownership.owned or self.ownership.unwanted):
             return self._join(reason, now_ms)
@@ -297,12 +299,12 @@ class Actions:
         return [contract.GiveUpAll(partitions=self.to_give_up, reason=reason)]
 
     # ------------------------------------------------------------------------------ while a request is parked
-    # The coordinator reads nothing behind a parked request (a broker mutes the channel), for up to the rebalance
+    # The coordinator reads no request behind a parked one (a broker mutes the channel), for up to the rebalance
     # timeout, which is longer than a session. Only another connection can tell whether the group still knows us.
 
     def _schedule_look(self, now_ms: int) -> None:
-        # Three questions in a session, as heartbeats are advised to be; sooner on a connection that is new while the
-        # deadline is near; and a coordinator that moved costs one request timeout at most.
+        # Three looks in a session, as is advised for heartbeats, and sooner on a new connection while the deadline is
+        # near. A coordinator that moved costs one request timeout at most.
         session_ms = self.config.session_timeout_ms
         left_ms = self._timers.get(Timer.SESSION, now_ms + session_ms) - now_ms
         longest_ms = min(REQUEST_TIMEOUT_MS, session_ms // 3, max(left_ms // 2, RETRY_BACKOFF_MS))
@@ -311,9 +313,9 @@ class Actions:
     def _look(self, now_ms: int) -> Effects:
         """Ask over another connection: does the group still know us, and where is its coordinator?
 
-        1. the coordinator stops (SIGSTOP, a partitioned network) while our join is parked there; 2. the group moves to
-        another broker; 3. on our connection nothing says so until the rebalance timeout. A newcomer has no generation,
-        so it asks for the coordinator alone.
+        1. The coordinator stops (SIGSTOP, a partitioned network) while our join is parked there. 2. The group moves to
+        another broker. 3. Our connection stays silent about that until the rebalance timeout is over. A newcomer has no
+        generation, so it asks for the coordinator alone.
 
         Kafka's client sends no heartbeat while a join is parked, and trusts its connection. The coordinator checks
         and renews a membership at a heartbeat in every phase of a rebalance
@@ -343,17 +345,17 @@ class Actions:
         return self._fail(rejection(self.config.group, self.config.instance_id, api, error))
 
     def _may_pass(self, error: int, now_ms: int) -> bool:
-        """Whether what was refused may be done later. Java's client ends when a right is missing for a moment."""
+        """Whether a refused request may succeed later. Java's client ends when a right is missing for a moment."""
         return error in TRY_AGAIN or (error in RIGHTS_MISSING and self._rights.may_come_back(now_ms))
 
     def _act_on_fencing(self, now_ms: int) -> Effects:
         """KIP-345: "some other consumer takes its spot. The client should immediately fail itself".
 
-        Unless the coordinator has forgotten that we took the seat. 1. we replace X while the group rebalances: our id
+        Unless the coordinator has forgotten that we took the seat. 1. We replace X while the group rebalances: our id
         is written down when the generation is complete
-        (GroupMetadataManager.updateStaticMemberThenRebalanceOrComplete); 2. the coordinator dies; 3. the next one
-        knows X and fences us. A join that came without an id and is fenced was parked when a later one took the seat.
-        Or we have fenced ourselves: the answer to our RenameRequest was lost.
+        (GroupMetadataManager.updateStaticMemberThenRebalanceOrComplete). 2. The coordinator dies. 3. The next one knows
+        X and fences us. Or unless we have fenced ourselves: the answer to our RenameRequest was lost. A join without a
+        member id that is fenced was parked when a later one took the seat, so we end.
         """
         unconfirmed = self.identity.member_id not in (UNKNOWN_MEMBER_ID, self._confirmed_id)
         if not ((unconfirmed and self.config.replaces) or self._may_have_own_id):
@@ -367,7 +369,7 @@ class Actions:
         return self._fail(FencedInstanceId(self.config.group, self.config.instance_id or ""))
 
     def _start_over(self, reason: str, error: int, now_ms: int) -> Effects:
-        """Begin as a new member, owning nothing; or join again, if the coordinator still knows us.
+        """Begin as a new member without partitions, or join again if the coordinator still knows us.
 
         KIP-429, 1.d: "reset generation / clear member-id correspondingly [...] onPartitionsLost for all the partition
         and then re-join group with empty assigned partition".
@@ -378,13 +380,13 @@ class Actions:
         return [*lost, *self._join(reason, now_ms, afresh=self._awaited is not None, wait_ms=wait_ms)]
 
     def _fall_behind(self, reason: str) -> Effects:
-        """The group knows our member id, in a later generation: a cooperative member keeps what its last join claimed.
+        """The group knows our id in a later generation: a cooperative member keeps the claims of its last join.
 
-        1. a group of type consumer raises its epoch, which does not concern us; 2. its last member with
+        1. A group of type consumer raises its epoch, which does not concern us. 2. Its last member with
         `group.protocol=consumer` leaves, and the broker makes it a classic group whose generation is that epoch
-        (GroupMetadataManager.convertToClassicGroup); 3. all that we send from then on is refused; 4. the leader of the
-        next generation gives to nobody what we claim. Java's client drops all at 3
-        (AbstractCoordinator.resetStateOnResponseError), and others read it twice.
+        (GroupMetadataManager.convertToClassicGroup). 3. Each request that we send from then on is refused. 4. The
+        leader of the next generation gives the partitions that we claim to no other member. Java's client drops all of
+        them at 3 (AbstractCoordinator.resetStateOnResponseError), and other members read them a second time.
         """
         if not (self.config.cooperative and self.ownership.owned & self.ownership.claimed):
             return self._lose(reason, keep_id=True)
@@ -401,17 +403,17 @@ class Actions:
         self.leader = False
         self.watched_topics = frozenset()
         self._wish = ""
-        # A join or sync with nothing new to say does not renew a session that has nearly run out at the coordinator too
-        # (GroupMetadataManager.classicGroupSyncToClassicGroup). The heartbeat does: it is not to be an interval late.
+        # An unchanged join or sync does not renew a session that has nearly run out at the coordinator too
+        # (GroupMetadataManager.classicGroupSyncToClassicGroup). The heartbeat does, so it must not be an interval late.
         self._heartbeat_sent_in = NO_GENERATION
         self._timers.clear()
         return [contract.Lost(partitions=lost, reason=reason)] if lost else []
 
     def _fail(self, error: GroupError) -> Effects:
-        """End with an error that the user has to see: its message names the setting to change, and nothing retries.
+        """End with an error that the user has to see: its message names the setting to change, and no retry follows.
 
         A dynamic member leaves: no process comes back for its share, and the group would wait until its session ends.
-        Java's consumer leaves in close() (ConsumerCoordinator.close). One that is fenced has nothing to leave.
+        Java's consumer leaves in close() (ConsumerCoordinator.close). A fenced member has no seat to leave.
         """
         who = self.identity
         effects = [*self._lose(str(error), keep_id=False), contract.Failed(error=error)]
@@ -426,15 +428,15 @@ class Actions:
         return [contract.Send(request=contract.LeaveRequest(identity=who, reason=reason))]
 
     def _end(self, effects: Effects) -> Effects:
-        """End; no timer runs any more, and no event changes anything."""
+        """End: no timer runs any more, and no event has an effect."""
         self._become(State.CLOSED)
         self._timers.clear()
         return effects
 
     def _extend_session(self, asked_at_ms: int, now_ms: int) -> None:
-        """The coordinator confirmed, some time after `asked_at_ms`, that we are a member: it counts from then.
+        """The coordinator confirmed, some time after `asked_at_ms`, that we are a member: a session counts from then.
 
-        A newcomer's join may have been parked for longer than a session; it owns nothing yet.
+        A newcomer's join may have been parked for longer than a session, but a newcomer owns no partitions yet.
         """
         self._rights.on_granted()
         session_ms = self.config.session_timeout_ms

@@ -1,20 +1,20 @@
-"""The member's half of the classic group protocol, without any I/O: the table of what it answers to.
+"""The member's half of the classic group protocol, without any I/O: the table of states, events and handlers.
 
 The law of this machine:
 
 1. An event and `now_ms` go in (`ClassicMember.handle`), effects come out, in the order in which they are to be carried
-   out. Nothing reads a clock, a socket or a random source.
-2. Every pair of state and event is in `TRANSITIONS`; anything else is an `IllegalTransition`.
+   out. No method reads a clock, a socket or a random source.
+2. `TRANSITIONS` has every pair of state and event that may occur. Any other is an `IllegalTransition`.
 3. `Actions._become` alone changes the state, and takes no step that `state.LEAVES_TO` does not have.
-4. `ownership` alone changes what is owned, assigned and claimed; its invariants hold after each event.
-5. Timers are data (`next_wakeup_at_ms`); a `Tick` fires those that are due.
+4. `ownership` alone changes the owned, assigned and claimed partitions. Its invariants hold after each event.
+5. Timers are data (`next_wakeup_at_ms`). A `Tick` fires those that are due.
 
-`state` draws the states, `handlers` says what happens at each event and `actions` how, `contract` has the events and
-effects.
+`state` draws the states, `handlers` has a method for each event and `actions` their steps, `contract` has the events
+and effects.
 
-Sources: KIP-345 (static membership), KIP-394 (MEMBER_ID_REQUIRED), KIP-429 (cooperative rebalance), KIP-792
-(generation in the subscription), KIP-800 (reasons), KIP-814 (SkipAssignment); Kafka's AbstractCoordinator and
-ConsumerCoordinator for what the KIPs leave open.
+Sources: KIP-345 (static membership), KIP-394 (MEMBER_ID_REQUIRED), KIP-429 (cooperative rebalance), KIP-792 (generation
+in the subscription), KIP-800 (reasons), KIP-814 (SkipAssignment), and Kafka's AbstractCoordinator and
+ConsumerCoordinator where the KIPs leave a question open.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _M: Final = Handlers
 _ALWAYS: Final[dict[type[contract.Event], Handler]] = {
     contract.Tick: _M._on_tick,
     contract.Leave: _M._on_leave,
-    # A static seat is kept for the next process, so there is nothing to say.
+    # A static seat is kept for the next process, so no request is sent.
     contract.Close: _M._on_close,
 }
-"""What every state between IDLE and LEAVING does in the same way: time passes, and a user may end it at any time."""
+"""Alike in every state between IDLE and LEAVING: time passes, and a user may end the member at any time."""
 
 _REBALANCING: Final[dict[type[contract.Event], Handler]] = {
     **_ALWAYS,
     contract.ConnectionLost: _M._on_connection_lost,
-    # Answers to what a lost connection, or an error, has made us ask anew.
+    # Answers to requests that a lost connection, or an error, has made us send anew.
     contract.JoinResponse: _M._ignore,
     contract.SyncResponse: _M._ignore,
     contract.HeartbeatResponse: _M._on_look_response,
@@ -58,18 +58,17 @@ _REBALANCING: Final[dict[type[contract.Event], Handler]] = {
     contract.MembershipRefused: _M._on_membership_refused,
     contract.SeatSeen: _M._ignore,
 }
-"""JOINING, ASSIGNING and SYNCING alike; the rows below say where they differ.
+"""JOINING, ASSIGNING and SYNCING alike. The rows below say where they differ.
 
-No heartbeat goes over our connection, for the coordinator reads nothing behind a parked request: a HeartbeatResponse
-here answers a look. Partitions may be given up all the while, for what is owned is read on through a rebalance
-(KIP-429).
+No heartbeat goes over our connection, for the coordinator reads no request behind a parked one: a HeartbeatResponse
+here answers a look. Partitions may be given up all the while, for owned ones are read on through a rebalance (KIP-429).
 """
 
 _IN_GENERATION: Final[dict[type[contract.Event], Handler]] = {
     **_ALWAYS,
     contract.Connected: _M._on_connected_in_generation,
     contract.ConnectionLost: _M._on_connection_lost,
-    # What was asked before this generation was complete, and asked anew since.
+    # Answers to requests sent before this generation was complete, and sent anew since.
     contract.JoinResponse: _M._ignore,
     contract.SyncResponse: _M._ignore,
     contract.HeartbeatResponse: _M._on_heartbeat_response,
@@ -83,10 +82,11 @@ _IN_GENERATION: Final[dict[type[contract.Event], Handler]] = {
     contract.MembershipRefused: _M._on_membership_refused,
     contract.SeatSeen: _M._ignore,
 }
-"""STABLE and REVOKING alike: a member heartbeats, and may be asked to join again. They differ in what `GaveUp` does."""
+"""STABLE and REVOKING alike: a member heartbeats, and may be asked to join again. They differ in the effect of
+`GaveUp`, and STABLE alone renames."""
 
 _EVENTS: Final[tuple[type[contract.Event], ...]] = contract.Event.__args__
-"""All there are; `test_member_transitions` puts each to each state."""
+"""All events. `test_member_transitions` puts each to each state."""
 
 TRANSITIONS: Final[dict[State, dict[type[contract.Event], Handler]]] = {
     # No request was sent, so no answer can come.
@@ -102,7 +102,7 @@ TRANSITIONS: Final[dict[State, dict[type[contract.Event], Handler]]] = {
         contract.JoinResponse: _M._on_join_response,
         contract.SeatSeen: _M._on_seat_seen,
     },
-    # Nothing is asked of the coordinator: the assignor's result goes out with SyncGroup.
+    # No request is sent to the coordinator: the assignor's result goes out with SyncGroup.
     State.ASSIGNING: {
         **_REBALANCING,
         contract.Connected: _M._on_connected_assigning,
@@ -114,16 +114,17 @@ TRANSITIONS: Final[dict[State, dict[type[contract.Event], Handler]]] = {
         **_REBALANCING,
         contract.SyncResponse: _M._on_sync_response,
     },
-    # What is owned is what is assigned; a generation ends when a heartbeat, or a commit, says so.
+    # The owned partitions are the assigned ones. A generation ends when the answer to a heartbeat, or to a commit, says
+    # so.
     State.STABLE: {
         **_IN_GENERATION,
         contract.Rename: _M._on_rename,
     },
-    # Something must be given up first (KIP-429, "Consumer Coordinator Algorithm"). An eager member joins only when it
-    # is; a cooperative one also when the group rebalances.
+    # Partitions must be given up first (KIP-429, "Consumer Coordinator Algorithm"). An eager member joins only when
+    # they are, a cooperative one also when the group rebalances.
     State.REVOKING: _IN_GENERATION,
-    # Which of its two ids the coordinator knows is open, so what is said about the old one says nothing. Never
-    # Connected: without a connection no seat is renamed.
+    # Which of its two ids the coordinator knows is open, so answers about the old one have no meaning. Never Connected:
+    # without a connection no seat is renamed.
     State.RENAMING: {
         **dict.fromkeys(set(_EVENTS) - {contract.Join, contract.LeaveResponse, contract.Connected}, _M._ignore),
         **_ALWAYS,
@@ -132,16 +133,16 @@ TRANSITIONS: Final[dict[State, dict[type[contract.Event], Handler]]] = {
         contract.GaveUp: _M._on_gave_up,
         contract.RejoinWanted: _M._on_rejoin_wanted_renaming,
     },
-    # Whatever was under way is over. LeaveGroup is sent past it, and is always answered (`Send`).
+    # Requests under way are over. LeaveGroup is sent past them, and is always answered (`Send`).
     State.LEAVING: {
         **dict.fromkeys(set(_EVENTS) - {contract.Join}, _M._ignore),
         contract.LeaveResponse: _M._on_leave_response,
         contract.Close: _M._on_close,
     },
-    # What was on its way when the member ended may still arrive.
+    # Answers that were on their way when the member ended may still arrive.
     State.CLOSED: dict.fromkeys(_EVENTS, _M._ignore),
 }
-"""State x event -> handler. What is not here cannot happen, and is a bug if it does."""
+"""State x event -> handler. A pair that is not here cannot happen, and is a bug if it does."""
 
 
 class ClassicMember(Handlers):
@@ -168,16 +169,16 @@ class ClassicMember(Handlers):
 
     @property
     def settled(self) -> bool:
-        """In a generation, nothing to give up, no rejoin on its way."""
+        """In a generation, no partition to give up, no rejoin on its way."""
         return self.state is State.STABLE
 
     @property
     def ended(self) -> bool:
-        """Nothing changes any more."""
+        """The machine has ended, and no event has an effect any more."""
         return self.state is State.CLOSED
 
     def handle(self, event: contract.Event, now_ms: int) -> list[contract.Effect]:
-        """Take one event; return what is to be done about it, in order.
+        """Take one event, and return the effects to be carried out, in order.
 
         Raises:
             IllegalTransition: the pair of state and event is not in the table: a bug of the caller or ours.

@@ -1,4 +1,4 @@
-"""How a member presents itself, and what it comes back to. Plain values."""
+"""How a member presents itself, and the earlier membership that it continues. Plain values."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from spark_kgroup.model import NO_GENERATION, UNKNOWN_MEMBER_ID, TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviouslyOwned:
-    """What an earlier process of the same seat may have been reading when it ended.
+    """The partitions that an earlier process of the same seat may have been reading when it ended.
 
     Attributes:
-        generation: in which it was known to own `partitions`. Whoever was given one of them since claims it in a later
-            generation, and that claim wins (KIP-792).
+        generation: the one in which it was known to own `partitions`. A member that was given one of them since claims
+            it in a later generation, and that claim wins (KIP-792).
         member_id: the member that owned `partitions`. Empty if it is not known.
     """
 
@@ -36,15 +36,15 @@ class MemberConfig:
     """How one member presents itself.
 
     Attributes:
-        instance_id: None makes a dynamic member (KIP-394), anything else a static one (KIP-345).
+        instance_id: None makes a dynamic member (KIP-394), any other value a static one (KIP-345).
         topics: subscribed names.
         assignors: in order of preference, at least one. The member is cooperative if all of them are (KIP-429).
-        previously_owned: claimed by the first join, like what is owned; given up if it is not assigned.
-            1. a process dies in the midst of its work; 2. the group rebalances; 3. the process comes back within its
-            session, to finish that: without a claim the leader would give what it reads to others at once.
+        previously_owned: claimed by the first join, like owned partitions, and given up if they are not assigned. 1. A
+            process dies in the midst of its work. 2. The group rebalances. 3. The process comes back within its
+            session, to finish that: without a claim the leader would give its partitions to other members at once.
         replaces: the member id that the group kept for this seat when the process started, if that is known.
         own_id: the member id, made by this process (KIP-1082), that its static seat is to have instead of the
-            coordinator's; empty for the coordinator's. A member that has one is cooperative.
+            coordinator's, or empty for the coordinator's. A member that has one is cooperative.
 
     """
 
@@ -67,12 +67,12 @@ class MemberConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumption:
-    """As whom a seat goes on that still owes partitions to its group, under the consumer protocol.
+    """The earlier membership that a seat takes up because it still owes partitions, under the consumer protocol.
 
     Attributes:
         member_id: an earlier process's, as the group still has it.
         epoch: that member's.
-        owned: what it may have been reading when it ended, each with its topic's id.
+        owned: the partitions that it may have been reading when it ended, each with its topic's id.
     """
 
     member_id: str
@@ -85,16 +85,17 @@ class ConsumerMemberConfig:
     """How one member presents itself under the consumer protocol (KIP-848).
 
     Attributes:
-        instance_id: None makes a dynamic member, anything else a static one.
+        instance_id: None makes a dynamic member, any other value a static one.
         topics: subscribed names.
-        regex: what it matches, as brokers read it, is subscribed as well. Empty for no pattern.
-        server_assignor: one of the coordinator's assignors (group.consumer.assignors); None for its first.
-        session_timeout_ms: the coordinator's, as far as it is known: after it without an answer, all is taken for lost.
-        rebalance_timeout_ms: how long the coordinator waits until something is given up.
+        regex: a pattern, as brokers read it, whose matches are subscribed to as well. Empty for no pattern.
+        server_assignor: one of the coordinator's assignors (group.consumer.assignors), or None for its first.
+        session_timeout_ms: the coordinator's, as far as it is known: after it without an answer, all partitions are
+            taken for lost.
+        rebalance_timeout_ms: how long the coordinator waits until revoked partitions are given up.
         heartbeat_interval_ms: until the coordinator says another one.
-        resumes: an earlier process's membership, to be ended in good order before a new one begins; None if nothing is
-            owed. 1. a process dies in the midst of its work; 2. the group wants P for somebody else; 3. the process
-            comes back, to finish that: a join may claim nothing, so it would give P away at once.
+        resumes: an earlier process's membership, to be ended in good order before a new one begins, or None if no
+            partition is owed. 1. A process dies in the midst of its work. 2. The group wants P for another member.
+            3. The process comes back, to finish that: a join may claim no partition, so it would give P away at once.
 
     """
 

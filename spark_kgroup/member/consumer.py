@@ -1,18 +1,18 @@
-"""The member's half of the consumer group protocol, without any I/O: the table of what it answers to.
+"""The member's half of the consumer group protocol, without any I/O: the table of states, events and handlers.
 
 The law of this machine is that of `classic`:
 
 1. An event and `now_ms` go in (`ConsumerMember.handle`), effects come out, in the order in which they are to be carried
-   out. Nothing reads a clock, a socket or a random source.
-2. Every pair of state and event is in `TRANSITIONS`; anything else is an `IllegalTransition`.
+   out. No method reads a clock, a socket or a random source.
+2. `TRANSITIONS` has every pair of state and event that may occur. Any other is an `IllegalTransition`.
 3. `ConsumerHandlers._become` alone changes the state, and takes no step that `consumer_state.LEAVES_TO` does not have.
-4. `reconciliation` alone changes what is owned and assigned.
-5. Timers are data (`next_wakeup_at_ms`); a `Tick` fires those that are due.
-6. At most one heartbeat is awaited; the answer to any other changes nothing.
+4. `reconciliation` alone changes the owned and assigned partitions.
+5. Timers are data (`next_wakeup_at_ms`). A `Tick` fires those that are due.
+6. At most one heartbeat is awaited. The answer to any other has no effect.
 
-Sources: KIP-848 (the protocol), KIP-1082 (member ids of the client's own); Kafka's AbstractMembershipManager,
+Sources: KIP-848 (the protocol), KIP-1082 (member ids of the client's own), Kafka's AbstractMembershipManager,
 ConsumerMembershipManager and ConsumerHeartbeatRequestManager for the client's half, GroupMetadataManager and
-CurrentAssignmentBuilder for what the coordinator makes of it.
+CurrentAssignmentBuilder for the coordinator's half.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _STARTED: Final[dict[type[consumer_contract.Event], Handler]] = {
     contract.Tick: _M._on_tick,
     contract.Leave: _M._on_leave,
     contract.Close: _M._on_close,
-    # Nobody has to be asked for a rebalance: the coordinator watches metadata and subscriptions itself.
+    # No request asks for a rebalance: the coordinator watches metadata and subscriptions itself.
     contract.RejoinWanted: _M._ignore,
 }
-"""What every state between IDLE and LEAVING does in the same way: time passes, and a user may end it at any time."""
+"""Alike in every state between IDLE and LEAVING: time passes, and a user may end the member at any time."""
 
 _OUTSIDE: Final[dict[type[consumer_contract.Event], Handler]] = {
     **_STARTED,
-    # Answers to what was asked before, words about a membership that is over.
+    # Answers to earlier requests, and news of a membership that is over.
     consumer_contract.ConsumerHeartbeatResponse: _M._ignore,
     consumer_contract.Unanswered: _M._on_unanswered,
     consumer_contract.TopicsResolved: _M._ignore,
@@ -51,7 +51,7 @@ _OUTSIDE: Final[dict[type[consumer_contract.Event], Handler]] = {
     contract.MembershipRefused: _M._ignore,
     contract.SeatSeen: _M._ignore,
 }
-"""JOINING, LOOKING and RELEASING alike: not a member, owning nothing. The rows below say where they differ."""
+"""JOINING, LOOKING and RELEASING alike: not a member, owning no partitions. The rows below say where they differ."""
 
 _IN_THE_GROUP: Final[dict[type[consumer_contract.Event], Handler]] = {
     **_STARTED,
@@ -63,8 +63,8 @@ _IN_THE_GROUP: Final[dict[type[consumer_contract.Event], Handler]] = {
     contract.MembershipRefused: _M._on_membership_refused,
     contract.SeatSeen: _M._ignore,
 }
-"""RECONCILING and STABLE alike: a member heartbeats, and reconciles whatever its heartbeats are answered. RESUMING
-differs in what an answer leads to."""
+"""RECONCILING and STABLE alike: a member heartbeats, and reconciles with the answers. RESUMING differs in how it takes
+an answer."""
 
 TRANSITIONS: Final[dict[State, dict[type[consumer_contract.Event], Handler]]] = {
     # No request was sent, so no answer can come.
@@ -74,7 +74,7 @@ TRANSITIONS: Final[dict[State, dict[type[consumer_contract.Event], Handler]]] = 
         contract.Leave: _M._on_leave,
         contract.Close: _M._on_close,
     },
-    # The answer has our first member epoch, or says that the group has somebody in our place.
+    # The answer has our first member epoch, or says that the group has another member in our place.
     State.JOINING: {
         **_OUTSIDE,
         consumer_contract.ConsumerHeartbeatResponse: _M._on_join_response,
@@ -83,7 +83,7 @@ TRANSITIONS: Final[dict[State, dict[type[consumer_contract.Event], Handler]]] = 
         **_IN_THE_GROUP,
         consumer_contract.ConsumerHeartbeatResponse: _M._on_resume_response,
     },
-    # Nothing is awaited: whoever has the seat is looked up past the coordinator's heartbeats.
+    # No heartbeat is awaited: the holder of the seat is looked up by requests of other kinds.
     State.LOOKING: {
         **_OUTSIDE,
         contract.SeatSeen: _M._on_seat_seen,
@@ -94,17 +94,17 @@ TRANSITIONS: Final[dict[State, dict[type[consumer_contract.Event], Handler]]] = 
     },
     State.RECONCILING: _IN_THE_GROUP,
     State.STABLE: _IN_THE_GROUP,
-    # Whatever was under way is over.
+    # Requests under way are over.
     State.LEAVING: {
         **dict.fromkeys(set(_EVENTS) - {contract.Join}, _M._ignore),
         consumer_contract.ConsumerHeartbeatResponse: _M._on_leave_response,
         consumer_contract.Unanswered: _M._on_leave_unanswered,
         contract.Close: _M._on_close,
     },
-    # What was on its way when the member ended may still arrive.
+    # Answers that were on their way when the member ended may still arrive.
     State.CLOSED: dict.fromkeys(_EVENTS, _M._ignore),
 }
-"""State x event -> handler. What is not here cannot happen, and is a bug if it does."""
+"""State x event -> handler. A pair that is not here cannot happen, and is a bug if it does."""
 
 
 class ConsumerMember(ConsumerHandlers):
@@ -114,7 +114,7 @@ class ConsumerMember(ConsumerHandlers):
     """
 
     def handle(self, event: consumer_contract.Event, now_ms: int) -> list[consumer_contract.Effect]:
-        """Take one event; return what is to be done about it, in order.
+        """Take one event, and return the effects to be carried out, in order.
 
         Raises:
             IllegalTransition: the pair of state and event is not in the table: a bug of the caller or ours.

@@ -1,7 +1,7 @@
-"""What goes into a member machine under the consumer protocol, and what comes out of it. All plain values.
+"""The inputs and outputs of a member machine under the consumer protocol. All plain values.
 
-What both protocols have in common is in `contract`. Heartbeats are all there is here (KIP-848): they join, acknowledge
-and leave, by the member epoch that they carry; none is ever parked, so any connection to the coordinator will do.
+`contract` has those that both protocols share. The only request here is the heartbeat (KIP-848): it joins, acknowledges
+or leaves, by the member epoch that it carries. None is ever parked, so any connection to the coordinator will do.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ JOIN_EPOCH: Final = 0
 """The member epoch of a heartbeat that joins (ConsumerGroupHeartbeatRequest.JOIN_GROUP_MEMBER_EPOCH)."""
 
 LEAVE_EPOCH: Final = -1
-"""Of one that leaves for good (LEAVE_GROUP_MEMBER_EPOCH)."""
+"""The member epoch of a heartbeat that leaves for good (LEAVE_GROUP_MEMBER_EPOCH)."""
 
 RELEASE_EPOCH: Final = -2
-"""Of one that releases a static seat, whose next member gets what it had (LEAVE_GROUP_STATIC_MEMBER_EPOCH)."""
+"""The member epoch of a heartbeat that releases a static seat, whose next member gets its partitions
+(LEAVE_GROUP_STATIC_MEMBER_EPOCH)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +30,8 @@ class ConsumerHeartbeatRequest:
 
     Attributes:
         identity: its generation is the member epoch, or one of the three above.
-        full: with subscription, assignor, rack and rebalance timeout; else they are as they were in the last one.
-        owned: all that is owned, which acknowledges what was assigned and revoked; None if that is as it was.
+        full: whether it has subscription, assignor, rack and rebalance timeout. If not, they are as in the last one.
+        owned: all owned partitions, which acknowledges assigned and revoked ones, or None if they are as they were.
 
     """
 
@@ -41,12 +42,13 @@ class ConsumerHeartbeatRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeatResponse:
-    """ConsumerGroupHeartbeatResponse, answering `request`. With an error it says nothing more than `message`.
+    """ConsumerGroupHeartbeatResponse, answering `request`. With an error only `message` counts.
 
     Attributes:
         epoch: ours from now on.
         interval_ms: until the next heartbeat, as the broker wants it.
-        assignment: all that we may read, None if that is as it was. What we own beyond it is to be given up.
+        assignment: all partitions that we may read, or None if they are as they were. Owned ones beyond it are to be
+            given up.
 
     """
 
@@ -60,7 +62,7 @@ class ConsumerHeartbeatResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unanswered:
-    """Nobody answered `request`; it may have been carried out."""
+    """No answer to `request` came. It may have been carried out."""
 
     request: ConsumerHeartbeatRequest
     reason: str
@@ -80,14 +82,14 @@ class NewsExpected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """Send `request` to the coordinator, wherever it is by now; the answer, or `Unanswered`, always comes back."""
+    """Send `request` to the coordinator, wherever it is by now. The answer, or `Unanswered`, always comes back."""
 
     request: ConsumerHeartbeatRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolveTopics:
-    """Ask for the names of `topic_ids`; answer with `TopicsResolved`, or not at all."""
+    """Ask for the names of `topic_ids`. Answer with `TopicsResolved`, or not at all."""
 
     topic_ids: frozenset[UUID]
 

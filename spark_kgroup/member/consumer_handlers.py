@@ -1,11 +1,12 @@
-"""What a member under the consumer protocol does at each event. `consumer` has the table that says which, and when.
+"""The handlers of a member under the consumer protocol. `consumer` has the table that says which runs in which state.
 
-A handler is named `_on_...` and is called by the table alone; every other method acts, and returns what it wants done,
-in the order in which it is to be carried out. Where we differ from Kafka's client, the handler says why.
+A handler is named `_on_...` and is called by the table alone. Every other method acts, and returns the effects to be
+carried out, in their order. Where we differ from Kafka's client, the handler says why.
 
-Only heartbeats go to the coordinator, one at a time. Its answer has the member's epoch, which moves without a loss; and
-an assignment if that is new. What is new in it is owned at once; what is missing from it is owned until the application
-has given it up between two pieces of work, and the next heartbeat acknowledges that. Nobody else is assigned it before.
+Only heartbeats go to the coordinator, one at a time. The answer has the member's epoch, which moves without a loss, and
+an assignment if that is new. Partitions that are new in it are owned at once. Those missing from it are owned until the
+application has given them up between two pieces of work, and the next heartbeat acknowledges that. The coordinator
+assigns them to no other member before.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ _TRY_AGAIN: Final = ErrorCode.retriable_codes()
 _MEMBERSHIP_OVER: Final = frozenset(
     {ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND}
 )
-"""The last: the group was deleted, or there was none but us and the coordinator lost us."""
+"""The last one: the group was deleted, or it had no member but us and the coordinator lost us."""
 _GONE: Final = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND})
-"""What says, in answer to who leaves, that it is no member any more."""
+"""Answers to a heartbeat that leaves: its sender is no member any more."""
 
 
 class _Timer(Enum):
@@ -59,18 +60,18 @@ class _Timer(Enum):
     SESSION = "session"
     """The coordinator has not confirmed our membership for a whole session."""
     RETRY = "retry"
-    """The backoff after what failed is over."""
+    """The backoff after a failed request is over."""
     RESOLVE = "resolve"
     """Time to ask again for the names of topic ids."""
 
 
 class ConsumerHandlers:
-    """What a member under the consumer protocol does at each event, and all that it knows.
+    """The handlers of a member under the consumer protocol, and all that it knows.
 
     Args:
         config: how the member presents itself.
         jitter: gives a number in [0, 1) for each heartbeat and retry.
-        new_id: gives a member id that nobody had before (`member_ids.new_member_id`).
+        new_id: gives a member id that no member had before (`member_ids.new_member_id`).
 
     Attributes:
         leader: always False, as `watched_topics` is empty: the coordinator assigns, and watches metadata.
@@ -94,15 +95,16 @@ class ConsumerHandlers:
         self._interval_ms = config.heartbeat_interval_ms
         self._awaited: ConsumerHeartbeatRequest | None = None
         self._asked_at_ms = -1
-        """When the awaited heartbeat was sent, or the last one; -1 before the first."""
+        """When the awaited heartbeat was sent, or the last one, or -1 before the first."""
         self._full = True
-        """Whether the next heartbeat says everything: the coordinator may not have heard the last one, or we subscribe
-        to other topics since."""
+        """Whether the next heartbeat is a full one: the coordinator may not have heard the last one, or we subscribe to
+        other topics since."""
         self._owned_unanswered = False
-        """Whether a heartbeat that says what we own has no answer: 1. it says that we own nothing yet; 2. a topic's
-        name is learned, and its partitions are owned; 3. the heartbeat arrives, and gives them to others at once."""
+        """Whether a heartbeat that names our partitions is unanswered. New ones are adopted only after its answer, to
+        prevent this: 1. It says that we own none yet. 2. A topic's name is learned, and its partitions are owned.
+        3. The heartbeat arrives, and gives them to other members at once."""
         self._in_our_seat = UNKNOWN_MEMBER_ID
-        """Who is to be released."""
+        """The member id whose hold on the seat is to be released."""
         self._releases = 0
         """How many seats were released since the coordinator took us for a member."""
         self._was_member = False
@@ -117,12 +119,12 @@ class ConsumerHandlers:
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
-        """What the application may be reading."""
+        """The partitions that the application may be reading."""
         return self.partitions.owned
 
     @property
     def to_give_up(self) -> frozenset[TopicPartition]:
-        """What is to be given up before the next piece of work."""
+        """The partitions to give up before the next piece of work."""
         return self.partitions.to_give_up
 
     @property
@@ -132,12 +134,12 @@ class ConsumerHandlers:
 
     @property
     def settled(self) -> bool:
-        """Owns what it is assigned, and the coordinator knows."""
+        """Owns the assigned partitions, as the coordinator knows."""
         return self.state is State.STABLE
 
     @property
     def ended(self) -> bool:
-        """Nothing changes any more."""
+        """The machine has ended, and no event has an effect any more."""
         return self.state is State.CLOSED
 
     def next_wakeup_at_ms(self) -> int | None:
@@ -145,7 +147,7 @@ class ConsumerHandlers:
         return min(self._timers.values(), default=None)
 
     def _become(self, state: State) -> None:
-        """Change the state. Nothing else does.
+        """Change the state. No other method does.
 
         Raises:
             IllegalTransition: `LEAVES_TO` does not have this step: a bug of ours.
@@ -155,7 +157,7 @@ class ConsumerHandlers:
         self.state = state
 
     def _ignore(self, _: Event, __: int) -> Effects:
-        """Nothing to do, and no surprise."""
+        """Take no action: the event is no surprise."""
         return []
 
     # ---------------------------------------------------------------------------------------------- heartbeats
@@ -181,7 +183,7 @@ class ConsumerHandlers:
         return self._ask(self.identity.generation, now_ms)
 
     def _back_off(self, now_ms: int) -> Effects:
-        """Ask again later, and say everything then (ConsumerHeartbeatRequestManager.HeartbeatState.reset)."""
+        """Ask again later, with a full heartbeat (ConsumerHeartbeatRequestManager.HeartbeatState.reset)."""
         self._full = True
         self._timers[_Timer.RETRY] = now_ms + self._pacing.retry_ms()
         return []
@@ -189,7 +191,8 @@ class ConsumerHandlers:
     def _on_unanswered(self, event: Unanswered, now_ms: int) -> Effects:
         """AbstractHeartbeatRequestManager.onFailure: neither membership nor ownership end with an answer that is lost.
 
-        The coordinator takes the epoch before the current one once more, from a heartbeat that says all that is owned.
+        The coordinator takes the epoch before the current one once more, from a heartbeat that names all owned
+        partitions.
         """
         if event.request is not self._awaited:
             return []
@@ -199,7 +202,7 @@ class ConsumerHandlers:
     # ------------------------------------------------------------------------------------------------- joining
 
     def _on_join(self, _: contract.Join, now_ms: int) -> Effects:
-        """AbstractMembershipManager.transitionToJoining: a heartbeat with epoch 0, unless something is owed."""
+        """AbstractMembershipManager.transitionToJoining: a heartbeat with epoch 0, unless partitions are owed."""
         return self._join(now_ms) if self.config.resumes is None else self._resume(self.config.resumes, now_ms)
 
     def _join(self, now_ms: int) -> Effects:
@@ -217,15 +220,15 @@ class ConsumerHandlers:
         if event.error == ErrorCode.UNRELEASED_INSTANCE_ID:
             return self._look(now_ms)
         if event.error in (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID):
-            # 1. we join; 2. the answer is lost, or a session of ours is over here and not there; 3. we join again, and
-            # the group has our id in another epoch. What it has of us goes, and a new id joins.
+            # 1. We join. 2. The answer is lost, or a session of ours is over here and not there. 3. We join again, and
+            # the group has our id in another epoch. So our old id is released, and a new id joins.
             return self._release(self.identity.member_id, now_ms)
         return self._act_on_error(event, now_ms)
 
     def _enter_group(self, event: ConsumerHeartbeatResponse, now_ms: int) -> Effects:
         self._was_member, self._releases = True, 0
         if self._asked_at_ms + self.config.session_timeout_ms <= now_ms:
-            # We were stopped for a session while the answer lay here: what it says may be others' by now.
+            # We were stopped for a session while the answer lay here: its partitions may be other members' by now.
             return self._back_off(now_ms)
         joined = replace(self.identity, generation=event.epoch)
         notice = contract.Joined(
@@ -238,9 +241,10 @@ class ConsumerHandlers:
         return [notice, *self._take_word(event, now_ms, first=True)]
 
     # --------------------------------------------------------------------------------------- a seat that owes
-    # A join may claim nothing, and who takes a seat over gets its target alone. So who has to finish an earlier
-    # process's work first goes on as that process's member, with all that it may have been reading. Nothing is owned
-    # meanwhile, but for what is to be given up. Then the seat is released and joined as by any other process.
+    # A join may claim no partitions, and a process that takes a seat over gets the seat's target alone. So a process
+    # that has to finish an earlier one's work first goes on as the earlier one's member, with all partitions that it
+    # may have been reading. No partition is owned meanwhile, but for those to be given up. Then the seat is released
+    # and joined as by any other process.
 
     def _resume(self, as_whom: Resumption, now_ms: int) -> Effects:
         self._become(State.RESUMING)
@@ -249,21 +253,22 @@ class ConsumerHandlers:
         return self._beat(now_ms)
 
     def _on_resume_response(self, event: ConsumerHeartbeatResponse, now_ms: int) -> Effects:
-        """As to any member; but where the earlier process's membership is over, so is what it owed."""
+        """Take the answer as any member does, but a membership that is over ends the earlier process's debt as well."""
         if event.request is not self._awaited:
             return []
         if event.error in _MEMBERSHIP_OVER or event.error == ErrorCode.FENCED_INSTANCE_ID:
             return self._start_over(f"Heartbeat: {ErrorCode.name_of(event.error)}", event.error, now_ms)
         effects = self._on_heartbeat_response(event, now_ms)
         if self.state is State.RESUMING and self.to_give_up and event.epoch > event.request.identity.generation:
-            # A member stays in its epoch until all is given up. So somebody has said that it is: the earlier process
-            # still lives. What we owe may be another member's by now, and the new epoch must not let us commit it.
+            # A member stays in its epoch until all is given up. So another process has acknowledged that: the earlier
+            # one still lives. The partitions we owe may be another member's by now, and the new epoch must not let us
+            # commit them.
             reason = "the earlier process of this seat is alive, and gave up what this one owes"
             return self._start_over(reason, ErrorCode.NONE, now_ms)
         return effects
 
     def _pay(self, effects: Effects, now_ms: int) -> Effects:
-        """Release the seat as soon as nothing is to be given up; then its next member has what it is assigned."""
+        """Release the seat as soon as no partition is to be given up, for its next member to get the assignment."""
         if not self.partitions.to_give_up:
             self.partitions.lose_all()
             self._timers.clear()
@@ -273,10 +278,10 @@ class ConsumerHandlers:
 
     # ---------------------------------------------------------------------------------------- a seat that is taken
     # KIP-848: a static member may be replaced when it has released its seat with epoch -2. One that crashed has not,
-    # and the coordinator answers UNRELEASED_INSTANCE_ID until its session is over; Java's client and librdkafka end
-    # then. We release it in its name, with the id that the group shows, as KIP-345 has it: the newest process of a seat
-    # keeps it. Only who has not been a member yet does that. Who was one, and finds somebody in its seat, is fenced: so
-    # no older process takes the seat back from the one that followed it.
+    # and the coordinator answers UNRELEASED_INSTANCE_ID until its session is over. Java's client and librdkafka end
+    # then. We release the seat in the crashed member's name, with the id that the group shows, as KIP-345 has it: the
+    # newest process of a seat keeps it. Only a process that has not been a member yet does that. One that was a member,
+    # and finds another in its seat, is fenced: so no older process takes the seat back from the one that followed it.
 
     def _look(self, now_ms: int) -> Effects:
         self._become(State.LOOKING)
@@ -292,14 +297,14 @@ class ConsumerHandlers:
         return self._release(event.member_id, now_ms)
 
     def _release(self, member_id: str, now_ms: int) -> Effects:
-        """Release the seat in the name of who has it; a dynamic member just leaves."""
+        """Release the seat in the name of its holder. A dynamic member just leaves."""
         self._become(State.RELEASING)
         self._in_our_seat = member_id
         epoch = LEAVE_EPOCH if self.config.instance_id is None else RELEASE_EPOCH
         return self._ask(epoch, now_ms, member_id=member_id)
 
     def _on_release_response(self, event: ConsumerHeartbeatResponse, now_ms: int) -> Effects:
-        """The seat is free: join, with an id that nobody had. If another one has it meanwhile, look again."""
+        """The seat is free: join, with an id that no member had. If another member has it meanwhile, look again."""
         if event.request is not self._awaited:
             return []
         self._awaited = None
@@ -327,7 +332,7 @@ class ConsumerHandlers:
         return self._act_on_error(event, now_ms)
 
     def _take_word(self, event: ConsumerHeartbeatResponse, now_ms: int, *, first: bool = False) -> Effects:
-        """What a coordinator answers to a member: live on, in this epoch, with this assignment."""
+        """Take the coordinator's answer to a member: live on, in this epoch, with this assignment."""
         self._pacing.on_answered()
         self._rights.on_granted()
         if not first:
@@ -347,10 +352,11 @@ class ConsumerHandlers:
     def _reconcile(
         self, before: tuple[frozenset[TopicPartition], frozenset[TopicPartition]] | None, now_ms: int
     ) -> Effects:
-        """AbstractMembershipManager.maybeReconcile, but for what is given up: that is the application's, later.
+        """AbstractMembershipManager.maybeReconcile, but without giving up: the application does that, later.
 
         Args:
-            before: what was assigned, and to be given up, when the application heard of it last; None if it has not.
+            before: the partitions assigned, and those to give up, when the application heard of them last, or None if
+                it has not.
             now_ms: the instant.
         """
         effects: Effects = []
@@ -369,14 +375,14 @@ class ConsumerHandlers:
         return self._pay(effects, now_ms) if resumes else effects + self._acknowledge(now_ms)
 
     def _acknowledge(self, now_ms: int) -> Effects:
-        """Say at once, or after the awaited answer, what is owned or subscribed if it has changed (ACKNOWLEDGING)."""
+        """Send changed ownership or subscription at once, or after the awaited answer (ACKNOWLEDGING)."""
         self._become(State.STABLE if self.partitions.at_rest else State.RECONCILING)
         known = self.partitions.acknowledged and not self._full
         waits = self._awaited is not None or _Timer.RETRY in self._timers
         return [] if known or waits else self._beat(now_ms)
 
     def _resolve(self, now_ms: int) -> Effects:
-        """AbstractMembershipManager.findResolvableAssignmentAndTriggerMetadataUpdate: what has no name yet waits."""
+        """AbstractMembershipManager.findResolvableAssignmentAndTriggerMetadataUpdate: ids without a name wait."""
         self._timers[_Timer.RESOLVE] = now_ms + RETRY_BACKOFF_MAX_MS
         return [ResolveTopics(topic_ids=self.partitions.unnamed)]
 
@@ -386,10 +392,10 @@ class ConsumerHandlers:
         return self._reconcile(before, now_ms)
 
     def _on_gave_up(self, event: contract.GaveUp, now_ms: int) -> Effects:
-        """Acknowledge that the application reads these no more: the coordinator may assign them to others.
+        """Acknowledge that the application reads these no more: the coordinator may assign them elsewhere.
 
-        1. the application gives P up; 2. before `GaveUp` is here, the membership is lost and a new one is assigned P
-        again; 3. now P is ours, and nobody reads it: it is new once more.
+        1. The application gives P up. 2. Before `GaveUp` is here, the membership is lost and a new one is assigned P
+        again. 3. Now P is ours, and no seat reads it: it is new once more.
         """
         before = self.partitions.assigned, self.partitions.to_give_up - event.partitions
         self.partitions.give_up(event.partitions)
@@ -398,13 +404,13 @@ class ConsumerHandlers:
     def _on_membership_refused(self, event: contract.MembershipRefused, now_ms: int) -> Effects:
         """A commit was the first to hear that our membership may be over: ask the coordinator at once.
 
-        It is a heartbeat that says so, and not a commit: a commit may carry an epoch of before.
+        Only the answer to a heartbeat says so for sure: a commit may carry an earlier epoch.
         """
         waits = self._awaited is not None or _Timer.RETRY in self._timers
         return [] if waits or event.identity.member_id != self.identity.member_id else self._beat(now_ms)
 
     def _on_news_expected(self, _: NewsExpected, now_ms: int) -> Effects:
-        """Ask before the interval is over: what we wait for, or somebody for us, is there; or we have news."""
+        """Ask before the interval is over: the group has news for us, or we have news for the group."""
         waits = self._awaited is not None or _Timer.RETRY in self._timers
         return [] if waits else self._beat(now_ms)
 
@@ -421,8 +427,8 @@ class ConsumerHandlers:
     def _start_over(self, reason: str, error: int, now_ms: int) -> Effects:
         """AbstractMembershipManager.transitionToFenced: drop all, and join again with epoch 0, under the same id.
 
-        A static member whose epoch is fenced waits first: 1. a new process of the seat releases it; 2. we heartbeat,
-        and are fenced; 3. if we joined before it does, we would have its seat.
+        A static member whose epoch is fenced waits first: 1. A new process of the seat releases it. 2. We heartbeat,
+        and are fenced. 3. If we joined before it does, we would have its seat.
         """
         resumed = self.state is State.RESUMING
         effects = [*self._lose(reason), contract.Rejoining(reason=reason)]
@@ -438,7 +444,7 @@ class ConsumerHandlers:
         return [*effects, *self._join(now_ms)]
 
     def _lose(self, reason: str) -> Effects:
-        """Own nothing any more: nothing of it may be committed (ConsumerRebalanceListener.onPartitionsLost)."""
+        """Own no partition any more: no position may be committed (ConsumerRebalanceListener.onPartitionsLost)."""
         lost = self.partitions.lose_all()
         self.identity = replace(self.identity, generation=NO_GENERATION)
         self._awaited = None
@@ -446,7 +452,7 @@ class ConsumerHandlers:
         return [contract.Lost(partitions=lost, reason=reason)] if lost else []
 
     def _fail(self, error: GroupError) -> Effects:
-        """End with an error that the user has to see: its message names the setting to change, and nothing retries.
+        """End with an error that the user has to see: its message names the setting to change, and no retry follows.
 
         A dynamic member leaves, as one of the classic protocol does (`actions`).
         """
@@ -457,7 +463,7 @@ class ConsumerHandlers:
         return [*self._ask(LEAVE_EPOCH, self._asked_at_ms), *effects]
 
     def _end(self, effects: Effects) -> Effects:
-        """End; no timer runs any more, and no event changes anything."""
+        """End: no timer runs any more, and no event has an effect."""
         self._become(State.CLOSED)
         self._timers.clear()
         return effects
@@ -465,7 +471,7 @@ class ConsumerHandlers:
     # ------------------------------------------------------------------------------------------------ timers
 
     def _on_tick(self, _: contract.Tick, now_ms: int) -> Effects:
-        """Fire the timers that are due, the session's before all others."""
+        """Fire the timers that are due, the session's before the rest."""
         due = {timer for timer, at_ms in self._timers.items() if at_ms <= now_ms}
         for timer in due:
             del self._timers[timer]
@@ -495,8 +501,8 @@ class ConsumerHandlers:
     def _on_leave(self, _: contract.Leave, now_ms: int) -> Effects:
         """KIP-848: epoch -1 gives the seat back for good, of a static member as well.
 
-        Who asked to join, and has no answer, may be a member all the same: KIP-1082 calls it a ghost, and has given
-        clients ids of their own so that it can leave.
+        A process that asked to join, and has no answer, may be a member all the same: KIP-1082 calls it a ghost, and
+        has given clients ids of their own so that it can leave.
         """
         if self.state in (State.IDLE, State.LOOKING, State.RELEASING):
             return self._end([contract.Left(error=ErrorCode.NETWORK_EXCEPTION)])
@@ -507,8 +513,8 @@ class ConsumerHandlers:
     def _on_close(self, _: contract.Close, now_ms: int) -> Effects:
         """KIP-848: a static member that will be back says epoch -2, so that its next process has the seat at once.
 
-        A seat that owes partitions keeps silent: to release it would give them to others this instant, and the next
-        process may have to do their last work again. The coordinator keeps it for a session, as after a crash.
+        A seat that owes partitions keeps silent: to release it would give them to other members this instant, and the
+        next process may have to do their last work again. The coordinator keeps it for a session, as after a crash.
         """
         if self.config.instance_id is None or not self.in_generation or self.to_give_up:
             return self._end([])
@@ -527,5 +533,5 @@ class ConsumerHandlers:
         return self._end_after(event.request, ErrorCode.NETWORK_EXCEPTION)
 
     def _end_after(self, request: ConsumerHeartbeatRequest, error: int) -> Effects:
-        """Whoever wanted to leave hears how it went; a seat that is only released is still ours."""
+        """Report how leaving went. A seat that is only released is still ours, so there is no report."""
         return self._end([contract.Left(error=error)] if request.identity.generation == LEAVE_EPOCH else [])

@@ -1,4 +1,4 @@
-"""Where a member stands under the consumer protocol, and where each state leaves to. `consumer` has the table.
+"""The states of a member under the consumer protocol, and the steps between them. `consumer` has the table.
 
 ::
 
@@ -8,7 +8,7 @@
        +--> RESUMING -|--|--+-- the old membership is over;  all given up --> RELEASING
                       |  |  |                                                    |
        the seat has   |  |  | it is released, or                                 |
-       another member |  |  | nobody has it                                      |
+       another member |  |  | no member has it                                   |
                       v  |  |                                                    |
                  LOOKING |  RELEASING        a join with an id that the group    |
                       |  |   ^   ^           has already releases it first       |
@@ -19,10 +19,10 @@
             STABLE <---> RECONCILING --------------------------------------------+  fenced, or a session lost
 
       any state but IDLE --Leave, or Close in a seat that owes nothing--> LEAVING --answer--> CLOSED
-      any state but CLOSED --Close, or an error that retrying cannot mend--> CLOSED; a dynamic member is LEAVING first
+      any state but CLOSED --Close, or an error that retrying cannot mend--> CLOSED, a dynamic member LEAVING first
 
-RESUMING goes on as the member that an earlier process was, until it owes the group nothing any more. Kafka's
-MemberState has RECONCILING and ACKNOWLEDGING for our RECONCILING, FENCED for the way back to JOINING. It has nothing
+RESUMING goes on as the member that an earlier process was, until it owes the group no partition any more. Kafka's
+MemberState has RECONCILING and ACKNOWLEDGING for our RECONCILING, FENCED for the way back to JOINING. It has no state
 for LOOKING, RELEASING and RESUMING: Java's client ends where a static seat is taken, and leaves it for a session.
 """
 
@@ -35,13 +35,13 @@ from typing import Final
 
 
 class State(Enum):
-    """Where a member stands; each says what it answers to. `LEAVES_TO` says where to from there."""
+    """The states of a member, each with the events it answers. `LEAVES_TO` has the states that may follow."""
 
     IDLE = "idle"
     """Not started. Answers Join."""
 
     RESUMING = "resuming"
-    """Goes on as an earlier process's member, which has something to give up. Heartbeats. Answers GaveUp,
+    """Goes on as an earlier process's member, which has partitions to give up. Heartbeats. Answers GaveUp,
     TopicsResolved, ConsumerHeartbeatResponse."""
 
     JOINING = "joining"
@@ -54,17 +54,17 @@ class State(Enum):
     """A heartbeat that releases the seat for us is on its way. Answers ConsumerHeartbeatResponse."""
 
     RECONCILING = "reconciling"
-    """A member that has something to give up, to resolve or to acknowledge. Heartbeats. Answers GaveUp,
+    """A member that has partitions to give up or to acknowledge, or topic ids to resolve. Heartbeats. Answers GaveUp,
     TopicsResolved, ConsumerHeartbeatResponse."""
 
     STABLE = "stable"
-    """A member that owns what it is assigned, and the coordinator knows. Heartbeats. Answers as RECONCILING does."""
+    """A member that owns the assigned partitions, as the coordinator knows. Heartbeats. Answers as RECONCILING does."""
 
     LEAVING = "leaving"
     """The last heartbeat is on its way. Answers ConsumerHeartbeatResponse."""
 
     CLOSED = "closed"
-    """Ended, by Close, Leave or a fatal error. Answers nothing."""
+    """Ended, by Close, Leave or a fatal error. Answers no event."""
 
 
 _ENDS: Final = frozenset({State.LEAVING, State.CLOSED})
@@ -82,4 +82,4 @@ LEAVES_TO: Final[Mapping[State, frozenset[State]]] = MappingProxyType(
         State.CLOSED: frozenset(),
     }
 )
-"""Where each state leaves to; `ConsumerHandlers._become` refuses all else. To stay is not to leave."""
+"""The states that may follow each state. `ConsumerHandlers._become` refuses all other steps. Staying is no step."""

@@ -1,11 +1,11 @@
-"""What goes into a member machine and what comes out of it. All plain values.
+"""The inputs and outputs of a member machine. All plain values.
 
-*Requests* are what a machine wants sent; a *Response* brings back the request it answers, so that an answer to a
-question nobody asks any more is recognised and dropped. *Events* go in, one at a time, with the instant. *Effects* come
-out, in the order in which they are to be carried out; each says what must have happened BEFORE it.
+A machine wants *Requests* sent. A *Response* brings back the request it answers, so that an answer that is no longer
+awaited is recognised and dropped. *Events* go in, one at a time, with the instant. *Effects* come out, in the order in
+which they are to be carried out. Each names the steps that must come BEFORE it.
 
-The application adopts and gives up partitions only *between two pieces of work*: it reads nothing then, and what it has
-done with all that it read is durable.
+The application adopts and gives up partitions only *between two pieces of work*: it reads no record then, and its
+results from all records that it read are durable.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_kgroup.errors import GroupError
 from spark_kgroup.model import GroupMember, MemberIdentity, Subscription, TopicPartition
 
 Shares = tuple[tuple[str, frozenset[TopicPartition]], ...]
-"""What a leader assigns: (member id, its partitions)."""
+"""A leader's assignment: (member id, its partitions) of each member."""
 
 # ------------------------------------------------------------------------------------------------ requests
 
@@ -27,7 +27,7 @@ class JoinRequest:
 
     Attributes:
         identity: the member id is empty for a newcomer, and for a process that takes its seat back (KIP-345).
-        protocols: (assignor name, subscription) in order of preference. Who sends it adds the rack (KIP-881).
+        protocols: (assignor name, subscription) in order of preference. The sender adds the rack (KIP-881).
         reason: for the broker's log (KIP-800).
 
     """
@@ -42,8 +42,8 @@ class SyncRequest:
     """SyncGroupRequest v5: ask for our share of the generation that `identity` names.
 
     Attributes:
-        protocol: the assignor that the coordinator chose; it refuses another one (KIP-559).
-        assignments: everybody's shares, empty unless this member leads and assigns.
+        protocol: the assignor that the coordinator chose. The coordinator refuses another one (KIP-559).
+        assignments: the shares of all members, empty unless this member leads and assigns.
 
     """
 
@@ -78,7 +78,7 @@ class RenameRequest:
 
 
 Parkable = JoinRequest | SyncRequest
-"""What the coordinator may park for longer than a session."""
+"""The requests that the coordinator may park for longer than a session."""
 
 Request = Parkable | HeartbeatRequest | RenameRequest | LeaveRequest
 
@@ -87,12 +87,12 @@ Request = Parkable | HeartbeatRequest | RenameRequest | LeaveRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """Become a member; the coordinator is not known yet. `Leave` and `Close` are its opposites."""
+    """Become a member. The coordinator is not known yet. `Leave` and `Close` are its opposites."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connected:
-    """A fresh connection to the group's coordinator is open; nothing is in flight on it."""
+    """A fresh connection to the group's coordinator is open, with no request in flight on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,15 +104,15 @@ class ConnectionLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinResponse:
-    """JoinGroupResponse v9, answering `request`. With an error it says nothing more, but for MEMBER_ID_REQUIRED.
+    """JoinGroupResponse v9, answering `request`. With an error no other field counts, except MEMBER_ID_REQUIRED's id.
 
     Attributes:
         generation: the new one, or the current one where the group does not rebalance for this join.
         protocol: the assignor that the coordinator chose among those that all members have.
-        leader: the member id of the leader; empty in a group of type consumer, which has none.
+        leader: the member id of the leader, or empty in a group of type consumer, which has none.
         member_id: ours from now on. MEMBER_ID_REQUIRED brings it too, to be sent with the next join (KIP-394).
-        members: everybody's subscriptions, if this member leads; else nothing.
-        skip_assignment: this leader must not assign: the group keeps what it has (KIP-814).
+        members: the subscriptions of all members if this member leads, else empty.
+        skip_assignment: this leader must not assign: the group keeps its assignment (KIP-814).
 
     """
 
@@ -128,7 +128,7 @@ class JoinResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncResponse:
-    """SyncGroupResponse v5, answering `request`; `assignment` is the group's word on what this member reads."""
+    """SyncGroupResponse v5, answering `request`. `assignment` is the group's word on the partitions of this member."""
 
     request: SyncRequest
     error: int
@@ -172,8 +172,8 @@ class AssignmentFailed:
     """The assignor failed in `generation` (the other answer to `ComputeAssignment`).
 
     Attributes:
-        error: what the member ends with as soon as the group has `kept`.
-        kept: what each member claims, so that all others go on with it.
+        error: the error that the member ends with as soon as the group has `kept`.
+        kept: the claims of each member, so that all other members go on with them.
 
     """
 
@@ -184,14 +184,14 @@ class AssignmentFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaveUp:
-    """Between two pieces of work the application stopped reading these; their positions are committed."""
+    """Between two pieces of work the application stopped reading these, and their positions are committed."""
 
     partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejoinWanted:
-    """Force one rebalance: the leader saw metadata change, or a subscribed partition is owned by nobody."""
+    """Force one rebalance: the leader saw metadata change, or a subscribed partition has no owner."""
 
     reason: str
 
@@ -203,7 +203,7 @@ class NeighbourJoins:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rename:
-    """The group is classic and at rest, with our seat: have it under `MemberConfig.own_id`."""
+    """The group is classic, at rest, and has our seat: take the seat under `MemberConfig.own_id`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,9 +265,9 @@ Event = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
-    """Send `request` on the current connection; its answer, or `ConnectionLost`, comes back as an event.
+    """Send `request` on the current connection. Its answer, or `ConnectionLost`, comes back as an event.
 
-    A LeaveRequest goes another way, for all that is parked there, and is always answered.
+    A LeaveRequest goes another way, because requests may be parked there, and is always answered.
     """
 
     request: Request
@@ -275,10 +275,10 @@ class Send:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """While a request is parked: ask over other connections who coordinates the group, and whether it still knows us.
+    """While a request is parked: ask over other connections which broker coordinates the group, and if it knows us.
 
     If it is another broker than our connection leads to, that is a `ConnectionLost`. Else send `heartbeat`, if there is
-    one; its answer comes back as an event. Silence says nothing.
+    one. Its answer comes back as an event. Silence has no meaning.
     """
 
     heartbeat: HeartbeatRequest | None
@@ -286,12 +286,12 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookAtSeat:
-    """Ask the group who has our seat; answer with `SeatSeen`, or not at all."""
+    """Ask the group which member has our seat. Answer with `SeatSeen`, or not at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connect:
-    """Look the coordinator up, open a fresh connection AFTER closing the old one; keep trying, with backoff."""
+    """Look the coordinator up, open a fresh connection AFTER closing the old one, and keep trying, with backoff."""
 
     reason: str
 
@@ -315,8 +315,8 @@ class Joined:
     Attributes:
         leader: this member is the leader of its generation.
         skip_assignment: the leader came back to a stable group and must not assign (KIP-814).
-        rejoined: the coordinator gave a static seat back (no member id was sent, KIP-345), or gave it to a member
-            id of ours; a partition may have lost its owner meanwhile, and its leader may not know that it leads.
+        rejoined: the coordinator gave a static seat back (no member id was sent, KIP-345), or gave it to a member id of
+            ours. A partition may have lost its owner meanwhile, and the group's leader may not know that it leads.
 
     """
 
@@ -332,11 +332,11 @@ class Assigned:
     """A generation's assignment arrived.
 
     Attributes:
-        assigned: all that the group assigned to this member of what it subscribes.
-        added: what was not owned before; adopted before the next piece of work.
-        revoked: what is owned still, was owned by an earlier process or is not subscribed, and must be given up
-            before the next piece of work, BEFORE the next join is sent; of an eager member nothing, or
-            all, `added` included.
+        assigned: all partitions of subscribed topics that the group assigned to this member.
+        added: partitions that were not owned before, to be adopted before the next piece of work.
+        revoked: partitions that are owned still, were owned by an earlier process or are not subscribed, and must be
+            given up before the next piece of work, BEFORE the next join is sent. Of an eager member none, or all,
+            `added` included.
 
     """
 
@@ -348,10 +348,10 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveUpAll:
-    """The group rebalances, and this member is eager: everything must be given up BEFORE the next join is sent.
+    """The group rebalances, and this member is eager: it must give up all partitions BEFORE the next join is sent.
 
     Attributes:
-        partitions: all that is owned, to be given up before the next piece of work.
+        partitions: all owned and unwanted ones, to be given up before the next piece of work.
 
     """
 
@@ -361,7 +361,7 @@ class GiveUpAll:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """Ownership ended without our consent (KIP-429: onPartitionsLost): nothing of it may be committed any more."""
+    """Ownership ended without our consent (KIP-429: onPartitionsLost): their positions may not be committed."""
 
     partitions: frozenset[TopicPartition]
     reason: str
@@ -369,7 +369,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejoining:
-    """A join is about to be sent for `reason`; AFTER everything that had to be given up first was."""
+    """A join is about to be sent for `reason`, AFTER all partitions that had to be given up were given up."""
 
     reason: str
 
@@ -378,7 +378,7 @@ class Rejoining:
 class Left:
     """The machine has ended: the seat was given back.
 
-    If `error` is not NONE, nobody has confirmed it, and the seat may stay until its session is over.
+    If `error` is not NONE, the coordinator has not confirmed it, and the seat may stay until its session is over.
     """
 
     error: int
@@ -386,15 +386,15 @@ class Left:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """The machine ends with an error that retrying cannot mend; a dynamic member leaves, and `Left` follows."""
+    """The machine ends with an error that retrying cannot mend. A dynamic member leaves, and `Left` follows."""
 
     error: GroupError
 
 
 Work = Send | Look | LookAtSeat | ComputeAssignment
-"""What is done beside the machine and ends in an event, or in none if nobody answers."""
+"""Effects carried out beside the machine. Each ends in an event, or in none if no answer comes."""
 
 Notice = Joined | Assigned | GiveUpAll | Lost | Rejoining | Left | Failed
-"""What the application is to know, in order; nothing is asked of the outside."""
+"""Effects that only inform the application, in order."""
 
 Effect = Connect | Work | Notice

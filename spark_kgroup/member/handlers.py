@@ -1,7 +1,7 @@
-"""What a classic member does at each event. `classic` has the table that says which handler answers what, and when.
+"""The handlers of a classic member's events. `classic` has the table that says which handler runs in which state.
 
-A handler is named `_on_...` and is called by the table alone; what it has done is in `actions`, or beside it if it
-reads an answer. Each quotes the sentence that it carries out, as those do.
+A handler is named `_on_...` and is called by the table alone. The methods that it calls are in `actions`, or beside it
+if they read an answer. Each handler quotes the sentence that it implements, as those methods do.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from spark_kgroup.model import (
 IN_A_GENERATION: Final = (State.STABLE, State.REVOKING)
 
 _MEMBER_CONFIRMED: Final = frozenset({ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS})
-"""What a coordinator answers to the heartbeat of a member that it knows."""
+"""The answers of a coordinator to the heartbeat of a member that it knows."""
 
 
 class Handlers(Actions):
-    """What a classic member does at each event."""
+    """The handlers of a classic member's events."""
 
     # --------------------------------------------------------------------------------------------- connections
 
@@ -39,14 +39,14 @@ class Handlers(Actions):
         return [contract.Connect(reason="start")]
 
     def _ignore(self, _: contract.Event, __: int) -> Effects:
-        """Nothing to do, and no surprise: an answer to a question that nobody asks any more, for one.
+        """Take no action: the event is no surprise, for example an answer that is no longer awaited.
 
         AbstractCoordinator.JoinGroupResponseHandler: an answer that comes in another state does not lead to SyncGroup.
         """
         return []
 
     def _on_connected_joining(self, _: contract.Connected, now_ms: int) -> Effects:
-        """AbstractCoordinator.joinGroupIfNeeded: join as soon as the coordinator is ready, whatever the backoff says.
+        """AbstractCoordinator.joinGroupIfNeeded: join as soon as the coordinator is ready, regardless of a backoff.
 
         The runtime has waited before it connected, so that a coordinator that refuses us is not asked in a tight loop.
         """
@@ -64,7 +64,7 @@ class Handlers(Actions):
     def _on_connected_assigning(self, _: contract.Connected, now_ms: int) -> Effects:
         """Ask again for the generation that we lead.
 
-        1. the connection breaks while the assignor runs; 2. the group may have moved on meanwhile; 3. a join with
+        1. The connection breaks while the assignor runs. 2. The group may have moved on meanwhile. 3. A join with
         unchanged metadata is answered with the current generation
         (GroupMetadataManager.classicGroupJoinExistingMember).
         """
@@ -80,7 +80,7 @@ class Handlers(Actions):
         """AbstractCoordinator.JoinGroupResponseHandler.
 
         KIP-429, 1.e: "If received MEMBER_ID_REQUIRED from join-group request: set the member id, and then re-send
-        join-group" (KIP-394; only dynamic members are asked for it, KIP-345).
+        join-group" (KIP-394). Only dynamic members are asked for it (KIP-345).
         """
         if event.request != self._awaited:
             return []
@@ -94,18 +94,19 @@ class Handlers(Actions):
                 return []
             return self._send_join(now_ms)
         if event.error == ErrorCode.REBALANCE_IN_PROGRESS:
-            # 1. our join is parked; 2. the group becomes one of type consumer, which answers all that is parked; 3. a
-            # static seat has caused that, so nothing is assigned anew (GroupMetadataManager.convertToConsumerGroup
-            # takes for granted that it always is); 4. our next join is answered with what we had, maybe nothing.
+            # 1. Our join is parked. 2. The group becomes one of type consumer, which answers all parked requests. 3. A
+            # static seat has caused that, so the group is not assigned anew
+            # (GroupMetadataManager.convertToConsumerGroup takes for granted that it always is). 4. Our next join is
+            # answered with our old assignment, which may be empty.
             self._wish = "the group changed its type while we joined"
             self._says_otherwise = not self._says_otherwise
         return self._act_on_error("JoinGroup", event.error, now_ms)
 
     def _enter_generation(self, event: contract.JoinResponse, now_ms: int) -> Effects:
-        """Be a member of the new generation; assign if we lead it, and ask for our share.
+        """Be a member of the new generation: assign if we lead it, and ask for our share.
 
         KIP-394, KIP-345: the member id in the answer is the one to use from now on. `rejoined` tells the runtime that
-        the group was not rebalanced for us, so that nobody has looked for partitions without an owner.
+        the group was not rebalanced for us, so that no member has looked for partitions without an owner.
 
         KIP-345: to a known instance id "broker will return the cached assignment", without a rebalance. KIP-814: if
         that is the leader's, it "will send an SyncGroup with no assignment to collect its own (and existing)
@@ -140,18 +141,20 @@ class Handlers(Actions):
         return [*effects, joined, compute]
 
     def _lose_unclaimed(self, event: contract.JoinResponse) -> Effects:
-        """Lose what others may have been given in a generation that went by without us.
+        """Lose the partitions that other members may have been given in a generation that went by without us.
 
         1. A static member that cannot rejoin within the rebalance timeout stays in the group, with the claim of its
-        last join (KIP-345, "Rolling Bounce"); 2. what it was assigned since is claimed by nobody, so the leader may
-        give it away; 3. its own next join succeeds all the same, for a join is not checked for its generation.
+        last join (KIP-345, "Rolling Bounce"). 2. No join claims the partitions that it was assigned since, so the
+        leader may give them away. 3. Its own next join succeeds all the same, because a join is not checked for its
+        generation.
 
-        A group without a leader is of type consumer (KIP-848): the coordinator itself knows what we have not given up,
-        and its epochs pass by members whose assignment they leave alone.
+        A group without a leader is of type consumer (KIP-848): the coordinator itself knows which partitions we have
+        not given up, and a new epoch does not concern members whose assignment it leaves alone.
 
-        Not when we have just had the seat renamed, which leaves the generation alone. 1. we are paused before we ask;
-        2. a newer process takes the seat, and the group moves on; 3. we go on, and take the seat from that process. Or
-        the broker's own assignor has run meanwhile. Of what we own nothing is sure to be ours.
+        After a renaming of the seat, which leaves the generation alone, another generation costs us all partitions.
+        1. We are paused before we ask. 2. A newer process takes the seat, and the group moves on. 3. We go on, and take
+        the seat from that process. Or the broker's own assignor has run meanwhile. None of the partitions that we own
+        is sure to be ours then.
         """
         if self._renamed and not event.leader and event.generation != self.identity.generation:
             lost = self.ownership.lose_all()
@@ -179,10 +182,11 @@ class Handlers(Actions):
         return self._send_sync(event.assignments, now_ms)
 
     def _on_assignment_failed(self, event: contract.AssignmentFailed, now_ms: int) -> Effects:
-        """Leave all members what they claim, then end: the proposal of client-side assignment would tell them all.
+        """Leave all members the partitions they claim, then end.
 
-        Its "Assignment Failure" sends an error instead of an assignment. SyncGroup has no field for one, and without
-        a sync all members would wait for this one until its session is over.
+        The proposal of client-side assignment would tell all of them: its "Assignment Failure" sends an error instead
+        of an assignment. SyncGroup has no field for one, and without a sync all members would wait for this one until
+        its session is over.
         """
         if event.generation != self.identity.generation or not self._connected:
             return []
@@ -190,8 +194,8 @@ class Handlers(Actions):
         return self._send_sync(event.kept, now_ms)
 
     # ------------------------------------------------------------------------------------------------- syncing
-    # SyncGroup is parked until the leader's assignment is there. Its answer is the group's word on who reads what; what
-    # changes hands by it does so between two pieces of work.
+    # SyncGroup is parked until the leader's assignment is there. Its answer is the group's word on which member reads
+    # which partition. Partitions change hands by it between two pieces of work.
 
     def _on_sync_response(self, event: contract.SyncResponse, now_ms: int) -> Effects:
         """AbstractCoordinator.SyncGroupResponseHandler: "The group began another rebalance. Need to re-join"."""
@@ -212,8 +216,8 @@ class Handlers(Actions):
     def _take_assignment(self, assignment: frozenset[TopicPartition], now_ms: int) -> Effects:
         """KIP-429, 3.a: new is `Minus(assigned-partitions, owned-partitions)`, revoked is the reverse.
 
-        ConsumerCoordinator.onJoinComplete revokes at once and joins again; we do when the application has given
-        up what is revoked, so that nothing is at work on a partition that moves.
+        ConsumerCoordinator.onJoinComplete revokes at once and joins again. We join when the application has given up
+        the revoked partitions, so that no work is under way on a partition that moves.
         """
         asked_before = self._confirmed_id == self.identity.member_id
         self._confirmed_id = self.identity.member_id
@@ -228,22 +232,22 @@ class Handlers(Actions):
         if not joins_again:
             self._become(State.REVOKING if asked else State.STABLE)
         if asked:
-            self._reason = "assigned what is not subscribed"  # nothing else is asked of an eager member here
+            self._reason = "assigned what is not subscribed"  # the only reason that an eager member has here
         effects: Effects = [
             contract.Assigned(
                 identity=self.identity, assigned=self.ownership.assigned, added=added, revoked=self.to_give_up
             )
         ]
         if joins_again:
-            # 1. we joined claiming P; 2. while the join was parked, the application gave P up; 3. the leader kept P
-            # from its new owner because of our claim. Nobody else will rejoin for it, so we do.
+            # 1. We joined claiming P. 2. While the join was parked, the application gave P up. 3. The leader kept P
+            # from its new owner because of our claim. No other member will rejoin for it, so we do.
             return [*effects, *self._join("given up what the join still claimed", now_ms)]
         return [*effects, *(self._make_up_for_wish(now_ms) or self._begin_heartbeats(now_ms))]
 
     def _object_later(self, now_ms: int) -> None:
-        """What is tolerated is objected to some time later, by a join, and ever more seldom (`Ownership.take`)."""
+        """Object to tolerated partitions some time later, by a join, and ever more seldom (`Ownership.take`)."""
         if self.ownership.tolerated:
-            # The first objection is no timer's: it is the join after the unwanted was given up.
+            # The first objection needs no timer: it is the join after the unwanted partitions were given up.
             self._timers[Timer.OBJECT] = now_ms + self._pacing.rejoin_ms(self.ownership.objections - 2)
 
     # --------------------------------------------------------------------------------------- in a generation
@@ -251,8 +255,8 @@ class Handlers(Actions):
     def _on_neighbour_joins(self, _: contract.NeighbourJoins, now_ms: int) -> Effects:
         """Ask now, and not an interval later, whether the group rebalances.
 
-        1. a member is alone in the first generation of its group, and is told that all is well; 2. its neighbours join,
-        and are kept waiting for it; 3. it learns of that from its next heartbeat. Kafka's clients leave it at that:
+        1. A member is alone in the first generation of its group, and is told that all is well. 2. Its neighbours join,
+        and are kept waiting for it. 3. It learns of that from its next heartbeat. Kafka's clients leave it at that:
         each is alone in its process, as far as it knows.
         """
         knows = self.state is State.REVOKING and not self.config.cooperative
@@ -288,8 +292,8 @@ class Handlers(Actions):
         if self.state is State.REVOKING and not self.to_give_up:
             return self._join("revoked partitions given up" if self.config.cooperative else self._reason, now_ms)
         if self.state is State.STABLE and self.ownership.assigned_beyond_owned:
-            # 1. the application gives P up; 2. before `GaveUp` is here, a new generation assigns P to us again; 3. now
-            # P is ours, and nobody reads it. Only another assignment can have it adopted.
+            # 1. The application gives P up. 2. Before `GaveUp` is here, a new generation assigns P to us again. 3. Now
+            # P is ours, and no seat reads it. Only another assignment can have it adopted.
             return self._rebalance("given up what is assigned again", now_ms)
         return []
 
@@ -307,7 +311,7 @@ class Handlers(Actions):
         """AbstractCoordinator.HeartbeatResponseHandler: "ignore the REBALANCE_IN_PROGRESS error" during a rebalance."""
         confirmed = event.error in _MEMBER_CONFIRMED  # that the group rebalances is no news: we join it
         if event.request is not self._heartbeats.awaited:
-            # A coordinator that takes longer than from one look to the next still confirms us; a refusal may be old.
+            # A coordinator that takes longer than from one look to the next still confirms us. A refusal may be old.
             asked_at_ms = self._heartbeats.earlier_at_ms(event.request)
             if confirmed and asked_at_ms is not None and event.request.identity == self.identity:
                 self._extend_session(asked_at_ms, now_ms)
@@ -319,9 +323,9 @@ class Handlers(Actions):
         return self._act_on_error_elsewhere("Heartbeat", event.error, now_ms)
 
     def _act_on_error_elsewhere(self, api: str, error: int, now_ms: int) -> Effects:
-        """Act on what another connection than ours was answered, while a request may be parked on ours.
+        """Act on an error from another connection than ours, while a request may be parked on ours.
 
-        What can be tried again is asked again by the next look; our own request is left where it is.
+        After an error that may pass, the next look asks again. Our own request is left where it is.
         """
         if error == ErrorCode.ILLEGAL_GENERATION:
             # The next generation is there: our answer is on its way, or its connection leads nowhere.
@@ -331,9 +335,9 @@ class Handlers(Actions):
         return [] if self._may_pass(error, now_ms) else self._act_on_error(api, error, now_ms)
 
     def _on_seat_seen(self, event: contract.SeatSeen, now_ms: int) -> Effects:
-        """Take the seat once more if whom we replaced has it again; end if somebody else has.
+        """Take the seat once more if the member that we replaced has it again, or end if another one has.
 
-        KIP-345: a join with an unknown member id takes the seat from whoever has it, so it is sent for nothing less.
+        KIP-345: a join with an unknown member id takes the seat from its holder, so it is sent in no other case.
         """
         if not self._asked_who_has_seat:
             return []
@@ -350,7 +354,7 @@ class Handlers(Actions):
     # ------------------------------------------------------------------------------------------------ timers
 
     def _on_tick(self, _: contract.Tick, now_ms: int) -> Effects:
-        """Fire the timers that are due, the session's before all others (AbstractCoordinator.HeartbeatThread.run)."""
+        """Fire the timers that are due, the session's before the rest (AbstractCoordinator.HeartbeatThread.run)."""
         due = {timer for timer, at_ms in self._timers.items() if at_ms <= now_ms}
         for timer in due:
             del self._timers[timer]
@@ -368,7 +372,7 @@ class Handlers(Actions):
 
         KIP-345: "the member will only be removed due to session timeout". Kafka's HeartbeatThread only looks for the
         coordinator anew then, and its application reads on until it is told. The member id stays: if another process
-        has the seat by now, it is for us to be fenced, not for it.
+        has the seat by now, we are to be fenced, and not that process.
         """
         reason = f"no answer from the coordinator for {self.config.session_timeout_ms} ms"
         afresh = self._awaited is not None or self._heartbeats.awaited is not None
@@ -377,8 +381,8 @@ class Handlers(Actions):
     # ---------------------------------------------------------------------------------------------- renaming
     # No request joins a classic group with a member id that the client has made. But a static seat is taken over, with
     # its partitions, by a ConsumerGroupHeartbeat with any id (GroupMetadataManager.convertToConsumerGroup), and the
-    # group is classic again when that member sends JoinGroup (convertToClassicGroup). Both leave the generation and
-    # all assignments alone, if nobody joins, leaves or changes what it subscribes meanwhile.
+    # group is classic again when that member sends JoinGroup (convertToClassicGroup). Both leave the generation and all
+    # assignments alone, if no member joins, leaves or changes its subscription meanwhile.
 
     def _on_rename(self, _: contract.Rename, now_ms: int) -> Effects:
         """KIP-1082: "the consumer generates" the member id. Not while a heartbeat may say that the group rebalances."""
@@ -397,7 +401,7 @@ class Handlers(Actions):
     def _on_rename_response(self, event: contract.RenameResponse, now_ms: int) -> Effects:
         """Join under our own id at once: until then the group is of type consumer, with its short session.
 
-        Any error leaves the seat as it was, or somebody else has it: the heartbeat that follows will tell.
+        After an error the seat is as it was, or another process has it: the heartbeat that follows will tell.
         """
         if event.request != self._awaited:
             return []
@@ -407,7 +411,8 @@ class Handlers(Actions):
         self._become(State.STABLE)
         if event.error in COORDINATOR_GONE:
             return self._act_on_error("ConsumerGroupHeartbeat", event.error, now_ms)
-        # It is unreleased if an earlier RenameRequest of ours has it, whose answer was lost, or a newer process.
+        # The seat is unreleased if an earlier RenameRequest of ours took it, whose answer was lost, or a newer process
+        # did.
         if event.error not in TRY_AGAIN and event.error != ErrorCode.UNRELEASED_INSTANCE_ID:
             self.own_id_refused, self._may_have_own_id = event.error, False
         return self._make_up_for_wish(now_ms) or self._send_heartbeat(now_ms)
@@ -430,8 +435,8 @@ class Handlers(Actions):
         return self._rebalance(wish, now_ms)
 
     # ------------------------------------------------------------------------------------------------ ending
-    # A static member that stops says nothing, and its seat waits for it until the session is over. To give a seat back
-    # for good is a wish of its own (`Leave`).
+    # A static member stops silently, and its seat waits for it until the session is over. To give a seat back for good
+    # is a request of its own (`Leave`).
 
     def _on_leave(self, event: contract.Leave, _now_ms: int) -> Effects:
         """KIP-345, "Scale Down": a static member leaves by its instance id, and the group rebalances without it.

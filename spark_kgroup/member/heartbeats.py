@@ -7,15 +7,15 @@ from typing import Final
 from spark_kgroup.member.contract import HeartbeatRequest
 
 _EARLIER_MAX: Final = 4
-"""As many as a session has, and one more: what was asked for earlier moves no deadline."""
+"""As many heartbeats as a session has, and one more: the answer to an earlier one moves no deadline."""
 
 
 class Heartbeats:
     """At most one heartbeat is awaited: the latest. The answer to an earlier one still tells when we were a member.
 
     Attributes:
-        awaited: on our connection or, while a request is parked there, on another one; None if it was answered, or
-            if nobody waits for the answer any more.
+        awaited: on our connection or, while a request is parked there, on another one, or None if it was answered or
+            its answer is no longer awaited.
         awaited_at_ms: when that was sent.
 
     """
@@ -26,7 +26,7 @@ class Heartbeats:
         self._earlier: tuple[tuple[HeartbeatRequest, int], ...] = ()
 
     def send(self, request: HeartbeatRequest | None, now_ms: int) -> None:
-        """Await the answer to `request`; one that is awaited already becomes an earlier one."""
+        """Await the answer to `request`. One that is awaited already becomes an earlier one."""
         if self.awaited is not None:
             self._earlier = (*self._earlier, (self.awaited, self.awaited_at_ms))[-_EARLIER_MAX:]
         self.awaited, self.awaited_at_ms = request, now_ms
@@ -36,5 +36,5 @@ class Heartbeats:
         self.awaited = None
 
     def earlier_at_ms(self, request: HeartbeatRequest) -> int | None:
-        """When `request` was sent, if a newer one has followed it; None for any other."""
+        """When `request` was sent, if a newer one has followed it, or None for any other."""
         return next((at_ms for earlier, at_ms in self._earlier if earlier is request), None)

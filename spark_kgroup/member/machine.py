@@ -1,4 +1,4 @@
-"""What runs a member asks of its machine, whichever protocol that speaks."""
+"""The interface of a member's machine to the runtime, under either protocol."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ Config = MemberConfig | ConsumerMemberConfig
 
 
 class Machine(Protocol):
-    """One member's state machine; `handle` alone changes it.
+    """One member's state machine. `handle` alone changes its state.
 
     Attributes:
-        identity: under which name the member speaks; its generation is the member epoch under the consumer protocol.
-        watched_topics: whose metadata the member watches for the group.
+        identity: the name under which the member speaks. Its generation is the member epoch under the consumer
+            protocol.
+        watched_topics: the topics whose metadata the member watches for the group.
 
     """
 
@@ -37,7 +38,7 @@ class Machine(Protocol):
 
     @property
     def watched_topics(self) -> frozenset[str]:
-        """Whose metadata it watches for the group: all members' if it leads, else none."""
+        """The topics whose metadata it watches for the group: those of all members if it leads, else none."""
 
     @property
     def awaits_join(self) -> bool:
@@ -53,19 +54,19 @@ class Machine(Protocol):
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
-        """What the application may be reading."""
+        """The partitions that the application may be reading."""
 
     @property
     def to_give_up(self) -> frozenset[TopicPartition]:
-        """What is to be given up before the next piece of work."""
+        """The partitions to give up before the next piece of work."""
 
     @property
     def settled(self) -> bool:
-        """In a generation, nothing to give up, and nothing on its way that would change that."""
+        """In a generation, no partition to give up, and no request on its way that would change that."""
 
     @property
     def ended(self) -> bool:
-        """Nothing changes any more."""
+        """The machine has ended, and no event has an effect any more."""
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
         """Subscribe to `topics` from the next request on that names them."""
@@ -74,4 +75,4 @@ class Machine(Protocol):
         """When the next `Tick` is due, None if no timer runs."""
 
     def handle(self, event: Any, now_ms: int) -> Sequence[Any]:
-        """Take one event; return what is to be done about it, in order."""
+        """Take one event, and return the effects to be carried out, in order."""

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 
 def new_member_id(random_bytes: Callable[[int], bytes]) -> str:
-    """A version 4 UUID in URL-safe base64 without padding; never with a "-" in front, which tools take for an option.
+    """A version 4 UUID in URL-safe base64 without padding, never with a "-" in front, which tools take for an option.
 
     Args:
-        random_bytes: gives so many; passed in so that a simulation repeats.
+        random_bytes: gives as many random bytes as it is asked for, passed in so that a simulation repeats.
     """
     while True:
         drawn = bytearray(random_bytes(16))

@@ -1,15 +1,16 @@
-"""What one member owns, is assigned and claims: sets of partitions, and what always holds among them.
+"""The sets of partitions that one member owns, is assigned and claims, and the invariants among them.
 
-KIP-429 has three sets: owned, assigned, revoked. Two more come from what it leaves out: a process that continues where
-another one ended, and an assignment that a member never asked for. All are values; time and messages are elsewhere.
+KIP-429 has three sets: owned, assigned, revoked. Two more come from cases that it leaves out: a process that continues
+where another one ended, and an assignment that a member never asked for. All are values. Time and messages are
+elsewhere.
 
 ==================  ====================================================================================================
-`owned`             what the application may be reading; grows with each assignment, shrinks when it is given up or lost
-`assigned`          the group's word: what of the last SyncGroup this member subscribes
-`previously_owned`  what an earlier process of this seat owned; claimed until the first assignment answers it
-`left_over`         of that, what was assigned to somebody else: claimed until the application has given it up
-`unwanted`          assigned, of topics that we do not subscribe: claimed until the application has given it up
-`claimed`           what the last answered join claimed: what the leader goes by until our next one
+`owned`             partitions the application may be reading: added when assigned, removed when given up or lost
+`assigned`          the group's word: the part of the last SyncGroup that this member subscribes to
+`previously_owned`  owned by an earlier process of this seat: claimed until the first assignment answers it
+`left_over`         the part of that not assigned to this member: claimed until the application has given it up
+`unwanted`          assigned, of topics that we do not subscribe to: claimed until the application has given it up
+`claimed`           the claims of the last answered join, by which the leader goes until our next one
 ==================  ====================================================================================================
 
 Derived::
@@ -23,7 +24,7 @@ Invariants, after each event (`tests/harness/simulated_invariants.py` checks the
     2. assigned & left_over == assigned & unwanted == {}
     3. previously_owned != {}  =>  owned == assigned == left_over == unwanted == {}     nothing was assigned yet
     4. topics(owned | assigned) <= subscribed,  topics(unwanted) & subscribed == {}
-    5. (owned - assigned) | left_over <= claimed      what is kept beyond the assignment, the leader has reckoned with
+    5. (owned - assigned) | left_over <= claimed      the leader knows of all that is kept beyond the assignment
     6. owned != {}  =>  assigned_in != NO_GENERATION
 """
 
@@ -42,8 +43,9 @@ class Ownership:
 
     Attributes:
         assigned_in: the generation of `assigned`: claims of a later one win over ours (KIP-792).
-        tolerated: assigned once more though we neither subscribe nor claimed it: neither owned nor given up.
-        objections: how many generations in a row assigned us what we neither subscribe nor claimed.
+        tolerated: partitions assigned once more though we neither subscribe to nor claimed them: neither owned nor
+            given up.
+        objections: how many generations in a row assigned us partitions that we neither subscribe to nor claimed.
 
     """
 
@@ -61,47 +63,48 @@ class Ownership:
         self._previously_owned_in = owned_before.generation
 
     def subscribe(self, topics: Collection[str]) -> None:
-        """From the next assignment on, `topics` are what is subscribed; until then nothing changes."""
+        """Take `topics` for the subscription from the next assignment on."""
         self._topics = frozenset(topics)
 
     @property
     def claims(self) -> frozenset[TopicPartition]:
-        """What the next join claims, so that the leader hands none of it on while it may be read here."""
+        """The claims of the next join, so that the leader hands on no partition that may be read here."""
         return self.owned | self.previously_owned | self.left_over | self.unwanted
 
     @property
     def claims_generation(self) -> int:
         """The generation in which `claims` were assigned: a subscription has one for all of them (KIP-792).
 
-        What is left over may have another owner by now, who claims it in our generation and must win. What we own may
-        be claimed by a process that comes back and knows it from before, and must not win. So it is the generation
-        before ours: who claims the same in that one is no surer than we are, and the leader gives it to neither.
+        With left-over partitions it is the generation before ours, or that of the earlier process if it is later. A
+        left-over partition may have another owner by now, which claims it in our generation and must win. A process
+        that comes back may claim a partition of ours from an older generation, and must not win. A claim in the same
+        generation is as unsure as ours, and the leader gives the partition to neither.
         """
         return max(self._previously_owned_in, self.assigned_in - 1) if self.left_over else self.assigned_in
 
     @property
     def to_give_up(self) -> frozenset[TopicPartition]:
-        """What is to be given up: KIP-429's `Minus(owned-partitions, assigned-partitions)`, and more."""
+        """The partitions to give up: KIP-429's `Minus(owned-partitions, assigned-partitions)`, and more."""
         return (self.owned - self.assigned) | self.left_over | self.unwanted
 
     @property
     def claimed_beyond_assigned(self) -> frozenset[TopicPartition]:
-        """What the leader kept from others for us, and we do not need."""
+        """Partitions that the leader kept from other members for us, and that we do not need."""
         return self.claimed - self.assigned
 
     @property
     def assigned_beyond_owned(self) -> frozenset[TopicPartition]:
-        """What the group believes that we read, and nobody does."""
+        """Partitions that the group believes we read, and that no member reads."""
         return self.assigned - self.owned
 
     def confirms(self, assignment: frozenset[TopicPartition]) -> bool:
-        """Whether `assignment` says what the last one said."""
+        """Whether `assignment` is the assigned and unwanted partitions: the last one, unless some were tolerated."""
         return assignment == self.assigned | self.unwanted
 
     def take(self, assignment: frozenset[TopicPartition], generation: int) -> frozenset[TopicPartition]:
-        """Make the answer to SyncGroup the group's word; returns what is new (KIP-429: newly-added-partitions).
+        """Make the answer to SyncGroup the group's word. Returns the new partitions (KIP-429: newly-added-partitions).
 
-        Nothing leaves `owned` here: what is not in `assignment` is read on until the application gives it up.
+        No partition leaves `owned` here: one that is not in `assignment` is read on until the application gives it up.
         """
         self.left_over = (self.previously_owned | self.left_over) - assignment
         self.previously_owned = _NONE
@@ -112,12 +115,12 @@ class Ownership:
         return added
 
     def _subscribed_of(self, assignment: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
-        """What of `assignment` is subscribed. The rest is to be given up, where that tells the leader news.
+        """The subscribed part of `assignment`. The rest is to be given up, where that tells the leader news.
 
-        1. a static seat comes back with another subscription; 2. the group stays as it is, and so does its assignment
-        (KIP-345); 3. only the join that follows when the unwanted is given up tells the leader of it. 4. A leader of
-        another client that assigns such a topic even then would have the group rebalance without end: what it assigns
-        again is tolerated, and joins that object to it come ever more seldom.
+        1. A static seat comes back with another subscription. 2. The group stays as it is, and so does its assignment
+        (KIP-345). 3. Only the join that follows when the unwanted partitions are given up tells the leader of it. 4. A
+        leader of another client that assigns such a topic even then would have the group rebalance without end: a
+        partition that it assigns again is tolerated, and joins that object to it come ever more seldom.
         """
         foreign = frozenset(tp for tp in assignment if tp.topic not in self._topics)
         news = foreign & self.claimed if self.objections else foreign
@@ -133,15 +136,15 @@ class Ownership:
         self.unwanted -= partitions
 
     def lose_unclaimed(self) -> frozenset[TopicPartition]:
-        """Lose what is owned and no join has claimed; returns it."""
+        """Lose the owned partitions that no join has claimed (`claimed`), and return them."""
         lost = self.owned - self.claimed
         self.owned -= lost
         return lost
 
     def lose_all(self) -> frozenset[TopicPartition]:
-        """Lose everything (KIP-429: onPartitionsLost for all partitions, then join with none); returns what was owned.
+        """Lose all partitions (KIP-429: onPartitionsLost for all, then join with none). Returns those that were owned.
 
-        What was not read by us is lost without a word: nobody here has to stop reading it.
+        The rest is lost silently: this application does not read it, so it has no reading to stop.
         """
         lost, self.owned, self.assigned = self.owned, _NONE, _NONE
         self.previously_owned = self.left_over = self.unwanted = _NONE

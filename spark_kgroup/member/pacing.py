@@ -4,7 +4,7 @@
 
     heartbeat   interval * (1 - HEARTBEAT_JITTER * j)                                    j in [0, 1), anew each time
     retry       min(RETRY_BACKOFF * 2^n, RETRY_BACKOFF_MAX) * (1 ± RETRY_BACKOFF_JITTER)    n retries went before it
-    rejoin      min(interval * 2^n, REJOIN_BACKOFF_MAX)                             n joins before it changed nothing
+    rejoin      min(interval * 2^n, REJOIN_BACKOFF_MAX)                             n vain joins went before it
     again       0, 0, then as retry                                                 sent away since a heartbeat was good
 
 Jitter makes a heartbeat earlier, never later.
@@ -23,7 +23,7 @@ from spark_kgroup.limits import (
 )
 
 _DOUBLINGS_MAX = 16
-"""Any wait is at its maximum by then; it keeps the shift below small."""
+"""Any wait is at its maximum by then. It keeps the shift below small."""
 
 
 _AT_ONCE = 2
@@ -31,7 +31,7 @@ _AT_ONCE = 2
 
 
 class Pacing:
-    """The waits of one member; each grows while what it waits for goes on failing.
+    """The waits of one member. Each grows while its request goes on failing.
 
     Args:
         heartbeat_interval_ms: between two heartbeats, and the first wait before a rejoin.
@@ -50,12 +50,12 @@ class Pacing:
         """How often in a row it was sent away from the group, or to another generation, before it was confirmed."""
 
     def heartbeat_ms(self, interval_ms: int | None = None) -> int:
-        """Until the next heartbeat, or the next look if `interval_ms` says how long that is at most."""
+        """The wait until the next heartbeat or look: at most `interval_ms`, by default the configured interval."""
         longest_ms = self._heartbeat_interval_ms if interval_ms is None else interval_ms
         return int(longest_ms * (1 - HEARTBEAT_JITTER * self._jitter()))
 
     def retry_ms(self) -> int:
-        """Until a refused request is tried again: twice as long with each one in a row (Kafka: ExponentialBackoff)."""
+        """The wait before a refused request is retried, doubled each time in a row (Kafka: ExponentialBackoff)."""
         self._retries += 1
         return self._backoff_ms(self._retries - 1)
 
@@ -64,7 +64,7 @@ class Pacing:
         return int(wait_ms * (1 + RETRY_BACKOFF_JITTER * (2 * self._jitter() - 1)))
 
     def again_ms(self) -> int:
-        """Until a member that was sent away joins once more: at once, unless it was sent away `_AT_ONCE` times before.
+        """The wait until a member that was sent away joins again: none unless it was sent away `_AT_ONCE` times before.
 
         Kafka's clients do not wait, and a coordinator that sends them away each time is asked 900 times a second
         (KAFKA-13891, KAFKA-10233).
@@ -73,23 +73,24 @@ class Pacing:
         return self._backoff_ms(self._sent_away - _AT_ONCE - 1) if self._sent_away > _AT_ONCE else 0
 
     def on_confirmed(self) -> None:
-        """The coordinator has answered a heartbeat: this is a member, and nothing is asked of it."""
+        """The coordinator has answered a heartbeat: this is a member, and need not rejoin."""
         self._sent_away = 0
 
     def rejoin_ms(self, doublings: int) -> int:
-        """Until the next join that may well change as little as the `doublings` joins before it."""
+        """The wait until the next join, which may change as little as the `doublings` joins before it."""
         return min(self._heartbeat_interval_ms << min(doublings, _DOUBLINGS_MAX), REJOIN_BACKOFF_MAX_MS)
 
     def on_answered(self) -> None:
-        """The coordinator has done what it was asked: retries begin anew."""
+        """The coordinator has carried out a request: retries begin anew."""
         self._retries = 0
 
     def on_synced(self, *, vain: bool, now_ms: int) -> None:
-        """A generation is complete: retries begin anew, and a `vain` join, which changed nothing, costs patience.
+        """A generation is complete: retries begin anew, and after a `vain` join, without a change, the next one waits.
 
         Kafka answers each heartbeat of a classic member in a group of type consumer with REBALANCE_IN_PROGRESS as long
-        as the member has not given up what it must (GroupMetadataManager.classicGroupHeartbeatToConsumerGroup), which
-        the application does between two pieces of work.
+        as the member has not given up its revoked partitions
+        (GroupMetadataManager.classicGroupHeartbeatToConsumerGroup). The application gives them up between two pieces of
+        work.
         """
         self.on_answered()
         self._vain_joins = self._vain_joins + 1 if vain else 0
@@ -100,5 +101,5 @@ class Pacing:
         return now_ms >= self._patient_until_ms
 
     def on_membership_over(self) -> None:
-        """The next membership's joins are not in vain for what the last one's were."""
+        """Forget the vain joins of the last membership: they do not count in the next one."""
         self._vain_joins = 0

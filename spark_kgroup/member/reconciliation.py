@@ -1,12 +1,12 @@
-"""What a member under the consumer protocol owns and is assigned: partitions by name and by topic id.
+"""The partitions that a member under the consumer protocol owns and is assigned, by name and by topic id.
 
 The coordinator speaks of topic ids, the application of names. An id without a name waits until brokers know it. A topic
-that was deleted and created anew has its old name and another id: what was owned of the old one is lost, not given up,
-for nobody will ever commit to it again.
+that was deleted and created anew has its old name and another id: owned partitions of the old one are lost, not given
+up, because no position of them can be committed again.
 
 =============  =========================================================================================================
-`owned`        what the application may be reading; grows with each assignment, shrinks when it is given up or lost
-`inherited`    what an earlier process may have been reading, in whose name this one goes on; never grows
+`owned`        partitions the application may be reading: added when assigned, removed when given up or lost
+`inherited`    partitions an earlier process may have been reading, in whose name this one goes on: never grows
 `assigned`     the coordinator's word, as far as its topics have names
 `to_give_up`   owned + inherited - assigned: given up before the next piece of work, and acknowledged
 `unnamed`      ids in the coordinator's word that have no name yet
@@ -22,7 +22,7 @@ from spark_kgroup.model import TopicIdPartition, TopicPartition
 
 
 class Reconciliation:
-    """The partitions of one member on their way from what they were to what they shall be."""
+    """The partitions of one member, on their way from the owned ones to the assigned ones."""
 
     def __init__(self) -> None:
         self._owned: dict[TopicPartition, UUID] = {}
@@ -37,7 +37,7 @@ class Reconciliation:
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
-        """What the application may be reading."""
+        """The partitions that the application may be reading."""
         return frozenset(self._owned)
 
     @property
@@ -53,7 +53,7 @@ class Reconciliation:
 
     @property
     def to_give_up(self) -> frozenset[TopicPartition]:
-        """What is to be given up before the next piece of work."""
+        """The partitions to give up before the next piece of work."""
         held = {**self._inherited, **self._owned} if self._heard else self._owned
         return frozenset(held) - self.assigned
 
@@ -64,12 +64,12 @@ class Reconciliation:
 
     @property
     def acknowledged(self) -> bool:
-        """Whether the coordinator has heard what is owned."""
+        """Whether the coordinator has heard of all owned partitions."""
         return self.owned_by_id == self._acknowledged
 
     @property
     def at_rest(self) -> bool:
-        """Nothing to adopt, to give up, to resolve or to acknowledge."""
+        """No partition to adopt, to give up or to acknowledge, and no topic id to resolve."""
         return not self.unnamed and self.assigned == self.owned and not self.to_give_up and self.acknowledged
 
     def _assigned_by_name(self) -> dict[TopicPartition, UUID]:
@@ -82,14 +82,14 @@ class Reconciliation:
         self._names |= {topic_id: tp.topic for tp, topic_id in self._inherited.items()}
 
     def assign(self, word: frozenset[TopicIdPartition]) -> None:
-        """Take the coordinator's word; `adopt` follows, unless we go on for another process."""
+        """Take the coordinator's word. `adopt` follows, unless we go on for another process."""
         self._word, self._heard = word, True
         needed = {each.topic_id for each in word} | {*self._owned.values(), *self._inherited.values()}
         self._names = {topic_id: name for topic_id, name in self._names.items() if topic_id in needed}
         self._replaced &= needed
 
     def resolve(self, names: Iterable[tuple[UUID, str]]) -> None:
-        """Learn the names of topic ids that were asked for; `adopt` follows."""
+        """Learn the names of topic ids that were asked for. `adopt` follows."""
         for topic_id, name in names:
             if topic_id in self.unnamed:
                 older = [known for known, other in self._names.items() if other == name]
@@ -99,7 +99,7 @@ class Reconciliation:
                 self._names[topic_id] = name
 
     def adopt(self) -> tuple[frozenset[TopicPartition], frozenset[TopicPartition]]:
-        """Own all that is assigned; returns what is lost with its topic, and what is new."""
+        """Own all assigned partitions. Returns those that are lost with their topic, and those that are new."""
         lost = frozenset(tp for tp, topic_id in self._owned.items() if topic_id in self._replaced)
         for tp in lost:
             del self._owned[tp]
@@ -115,11 +115,11 @@ class Reconciliation:
             self._inherited.pop(tp, None)
 
     def acknowledge(self, owned: frozenset[TopicIdPartition]) -> None:
-        """The coordinator has heard that we own this."""
+        """The coordinator has heard that we own these."""
         self._acknowledged = owned
 
     def lose_all(self) -> frozenset[TopicPartition]:
-        """The membership is over; returns what was owned. Names stay: most of it will come again."""
+        """The membership is over. Returns the partitions it owned. Names stay: most of them will be needed again."""
         lost = self.owned
         self._owned.clear()
         self._inherited.clear()

@@ -1,4 +1,4 @@
-"""What a coordinator's refusals that retrying cannot mend mean to a user, and the way out.
+"""A coordinator's refusals that retrying cannot mend: their meaning to a user, and the way out.
 
 They are those that Kafka's client ends with as well (AbstractCoordinator.JoinGroupResponseHandler: "fatal error"), and
 UNKNOWN_SERVER_ERROR, of which the broker's log alone knows more. An error that is not here is named as it is.
@@ -73,7 +73,7 @@ def consumer_rejection(group: str, instance_id: str | None, error: int, message:
 def _rejected(
     group: str, instance_id: str | None, api: str, error: int, reason: str | None, words: str = ""
 ) -> GroupRejected:
-    """Whose error it is, its cause, and what to do about it."""
+    """The error, with the member that it hits, its cause, and the way out."""
     name = ErrorCode.name_of(error)
     who = "a dynamic member" if instance_id is None else f"member {instance_id!r}"
     reason = reason or f"retrying {api} does not help: look for the reason in the log of the group's coordinator"

@@ -1,4 +1,4 @@
-"""Where a member stands, and where each state leaves to. `classic` has the table of what it answers to.
+"""The states of a classic member, and the steps between them. `classic` has the table of events that each answers.
 
 ::
 
@@ -13,7 +13,7 @@
       run                v  v                                               |
                         SYNCING ------------------------------------------->+  the group moved on, the answer was
                          |  |                                               |  lost, or our join claimed too much
-      nothing to give up |  |  something to give up                         |
+      none to give up    |  |  partitions to give up                        |
                          v  |                                               |
       RENAMING <--> STABLE -|---------------------------------------------->+  the group rebalances, or must
          |               |  |                                               |
@@ -21,7 +21,7 @@
          +------------------------------------------------------------------+
                          |  |                                               |
       eager, and owns    |  |                                               |
-      something          v  v                                               |
+      partitions         v  v                                               |
                        REVOKING ------------------------------------------->+  all is given up; cooperative: the
                                                                                group rebalances, too
 
@@ -42,38 +42,39 @@ from typing import Final
 
 
 class State(Enum):
-    """Where a member stands; each says what it answers to. `LEAVES_TO` says where to from there."""
+    """The states of a member, each with the events it answers. `LEAVES_TO` has the states that may follow."""
 
     IDLE = "idle"
     """Not started. Answers Join."""
 
     JOINING = "joining"
     """Wants to be in the next generation: waits for a connection, a backoff, or the answer to JoinGroup, which the
-    coordinator parks until all members have joined. Answers JoinResponse; while it is parked, HeartbeatResponse."""
+    coordinator parks until all members have joined. Answers JoinResponse and, while the join is parked,
+    HeartbeatResponse."""
 
     ASSIGNING = "assigning"
-    """Leads a new generation; the assignor runs outside. Answers AssignmentComputed."""
+    """Leads a new generation. The assignor runs outside. Answers AssignmentComputed."""
 
     SYNCING = "syncing"
     """Waits for its share of the assignment, which the coordinator parks until the leader's is there. Answers
-    SyncResponse; while it is parked, HeartbeatResponse."""
+    SyncResponse and, while the sync is parked, HeartbeatResponse."""
 
     STABLE = "stable"
-    """In a generation, owning what it is assigned. Heartbeats. Answers HeartbeatResponse, RejoinWanted, GaveUp."""
+    """In a generation, owning the assigned partitions. Heartbeats. Answers HeartbeatResponse, RejoinWanted, GaveUp."""
 
     REVOKING = "revoking"
-    """In a generation, but something must be given up before the next piece of work. Heartbeats. Answers as STABLE
+    """In a generation, but partitions must be given up before the next piece of work. Heartbeats. Answers as STABLE
     does."""
 
     RENAMING = "renaming"
     """In a generation, and asks the coordinator to have its seat under another member id, made here. Sends no heartbeat
-    meanwhile, for it does not know under which. Answers RenameResponse."""
+    meanwhile, for it does not know under which id. Answers RenameResponse."""
 
     LEAVING = "leaving"
-    """LeaveGroup is on its way, past whatever is parked on our connection. Answers LeaveResponse."""
+    """LeaveGroup is on its way, past any request parked on our connection. Answers LeaveResponse."""
 
     CLOSED = "closed"
-    """Ended, by Close, Leave or a fatal error. Answers nothing."""
+    """Ended, by Close, Leave or a fatal error. Answers no event."""
 
 
 _ENDS: Final = frozenset({State.LEAVING, State.CLOSED})
@@ -91,4 +92,4 @@ LEAVES_TO: Final[Mapping[State, frozenset[State]]] = MappingProxyType(
         State.CLOSED: frozenset(),
     }
 )
-"""Where each state leaves to; `ClassicMember._become` refuses all else. To stay is not to leave."""
+"""The states that may follow each state. `ClassicMember._become` refuses all other steps. Staying is no step."""

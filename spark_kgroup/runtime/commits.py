@@ -1,8 +1,8 @@
 """Commits of several seats: over the shared connections, since a seat's own may have a join parked on it.
 
-A commit is cut to what a coordinator takes at once, tried again while it is refused for a moment, and given up after a
-bound: the application commits again after its next piece of work. What is written beside the offsets gives way if it is
-too long for the broker.
+A commit is cut into parts that a coordinator takes at once, tried again while a refusal may pass, and given up after a
+bound: the application commits again after its next piece of work. The texts beside the offsets give way if they are too
+long for the broker.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from spark_kgroup.wire.cluster import Cluster
 log = logging.getLogger(__name__)
 
 Texts = Callable[[str], tuple[str, str]]
-"""Topic -> what is written beside one of its partitions, and beside the others."""
+"""Topic -> the text written beside one of its partitions, and the text beside the rest."""
 
 _NO_IDS: Final[Mapping[str, str]] = MappingProxyType({})
 
 _AGAIN = ErrorCode.retriable_codes() | {ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.STALE_MEMBER_EPOCH}
 _MEMBERSHIP_OVER = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID})
 _ASK_WHETHER_MEMBER = _MEMBERSHIP_OVER | {ErrorCode.STALE_MEMBER_EPOCH}
-"""The last: our epoch has moved, and a heartbeat brings the new one."""
+"""The last one: our epoch has moved, and a heartbeat brings the new one."""
 _TOO_LARGE = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.INVALID_COMMIT_OFFSET_SIZE})
-"""What a coordinator makes of MESSAGE_TOO_LARGE and RECORD_LIST_TOO_LARGE: 4.x the first, older ones the second."""
+"""A coordinator's answers for MESSAGE_TOO_LARGE and RECORD_LIST_TOO_LARGE: 4.x gives the first, older ones the
+second."""
 
 
 class Commits:
@@ -78,7 +79,7 @@ class Commits:
         """Commit `positions`, which are of the topics with these ids, under the identity that was checked to own them.
 
         Returns:
-            The partitions whose commit the coordinator acknowledged. The others were not, or we cannot know: `refusal`
+            The partitions whose commit the coordinator acknowledged. The rest were not, or we cannot know: `refusal`
             says why.
 
         Raises:
@@ -88,7 +89,8 @@ class Commits:
         backoff = Backoff(self._rng)
         acknowledged: set[TopicPartition] = set()
         left = dict(positions)
-        # A broker's offset.metadata.max.bytes may be below the default, and offsets matter more than what is beside.
+        # A broker's offset.metadata.max.bytes may be below the default, and offsets matter more than the texts beside
+        # them.
         texts: list[Texts] = [
             lambda topic: (self._note(who, topic_ids, topic), self._mark(who, topic_ids, topic)),
             lambda topic: (self._mark(who, topic_ids, topic), self._mark(who, topic_ids, topic)),
@@ -118,7 +120,7 @@ class Commits:
     async def _commit_parts(
         self, who: MemberIdentity, positions: Mapping[TopicPartition, int], texts: Texts, deadline_ms: int
     ) -> tuple[dict[TopicPartition, int], int]:
-        """Each part of `positions` once, and the new deadline: a large commit goes on while parts are acknowledged."""
+        """Commit each part of `positions` once. Returns errors and the deadline, which acknowledged parts put off."""
         errors: dict[TopicPartition, int] = {}
         tps = sorted(positions)
         for at in range(0, len(tps), COMMIT_PARTITIONS_MAX):
@@ -136,7 +138,7 @@ class Commits:
     ) -> dict[TopicPartition, int]:
         """One commit, in halves if the refusal of the whole says that it may be too large."""
         errors = await self._commit_once(who, positions, texts, timeout_ms=max(1, deadline_ms - monotonic_ms()))
-        # A topic that was just deleted has an error of its own, whatever becomes of the others.
+        # A topic that was just deleted has an error of its own, regardless of the rest.
         large = [(tp, positions[tp]) for tp, error in errors.items() if error in _TOO_LARGE]
         if len(large) < 2 or ErrorCode.NONE in errors.values():
             return errors

@@ -1,6 +1,7 @@
-"""What a machine under the consumer protocol asks of the cluster: over the pool, since nothing is ever parked.
+"""The requests of a machine under the consumer protocol to the cluster: over the pool, since none is ever parked.
 
-Between the machine's requests and events and Kafka's messages this is what `translate` is for the classic protocol.
+It also translates between the machine's requests and events and Kafka's messages, as `translate` does for the classic
+protocol.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 async def session_timeout_ms(cluster: Cluster, group: str) -> int:
-    """How long the coordinator lets a member of the group be silent; Kafka's default if brokers do not say."""
+    """How long the coordinator lets a member of the group be silent, or Kafka's default if brokers do not say."""
     try:
         value = await cluster.group_config(group, "consumer.session.timeout.ms", timeout_ms=REQUEST_TIMEOUT_MS)
     except WireError as error:
@@ -46,7 +47,7 @@ class ConsumerCalls:
     """The calls of one member.
 
     Args:
-        config: how the member presents itself now: what a pattern matches comes and goes.
+        config: how the member presents itself now: the topics that a pattern matches come and go.
     """
 
     def __init__(
@@ -61,12 +62,12 @@ class ConsumerCalls:
         self._regex_refused = False
 
     async def heartbeat(self, request: ConsumerHeartbeatRequest) -> ConsumerHeartbeatResponse | Unanswered:
-        """Send one heartbeat; one that leaves again, while the coordinator is moving: a person waits, but not for long.
+        """Send one heartbeat. One that leaves is retried while the coordinator moves, but not for long: a person waits.
 
         Raises:
-            WireError: what no further attempt can mend.
+            WireError: an error that no further attempt can mend.
         """
-        # Three questions in a session: a connection that leads nowhere costs one of them.
+        # Three heartbeats in a session: a connection that leads nowhere costs one of them.
         timeout_ms = min(REQUEST_TIMEOUT_MS, self._config().session_timeout_ms // 3)
         if request.identity.generation >= JOIN_EPOCH:
             return await self._heartbeat_once(request, timeout_ms)
@@ -85,7 +86,8 @@ class ConsumerCalls:
         try:
             event = _to_event(request, await self._call(request, timeout_ms))
             if event.error == ErrorCode.INVALID_REGULAR_EXPRESSION and not self._regex_refused:
-                # Names of what it matches go with each heartbeat that says everything, so this costs time alone.
+                # The names of the matching topics go with each full heartbeat, so doing without the pattern costs time
+                # alone.
                 log.info("brokers do not match the pattern themselves: %s", event.message)
                 self._regex_refused = True
                 event = _to_event(request, await self._call(request, timeout_ms))
@@ -133,7 +135,7 @@ class ConsumerCalls:
 
 
 def _to_event(request: ConsumerHeartbeatRequest, response: messages.Response) -> ConsumerHeartbeatResponse:
-    """What the response says.
+    """The event that the response makes.
 
     Raises:
         ProtocolViolation: it takes us for a member, without the epoch of one or an interval to wait.

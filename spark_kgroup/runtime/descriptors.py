@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 def make_room_for(seats: int) -> None:
     """Raise this process's soft limit as far as `seats` need it, and the hard one allows.
 
-    No `select()` in this process minds numbers above 1,024; JVMs do the same for themselves.
+    No `select()` in this process minds numbers above 1,024. JVMs do the same for themselves.
 
     Raises:
         EnvironmentProblem: the hard limit has no room for them.

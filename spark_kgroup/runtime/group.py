@@ -1,6 +1,6 @@
 """Several seats of one group on one event loop: they start, close and leave together.
 
-Everything here runs on one loop and is not thread-safe; `runtime.thread` puts it behind blocking calls.
+Everything here runs on one loop and is not thread-safe. `runtime.thread` puts it behind blocking calls.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Group:
     """Several seats in one group.
 
     Attributes:
-        topics: what brokers say of topics.
-        offsets: what brokers say of offsets.
+        topics: look-ups of topics at the brokers.
+        offsets: look-ups of offsets at the brokers.
         commits: commits under the identities of the seats.
 
     """
@@ -93,8 +93,8 @@ class Group:
         """Check that the cluster answers and the topics exist, then send every seat on its way.
 
         Raises:
-            WireError: the cluster cannot be reached, or refuses us, within `STARTUP_TIMEOUT_MS`; or seats are to come
-                back, or what is committed is to be seen, and nobody coordinates their group for `api_timeout_ms`.
+            WireError: the cluster cannot be reached, or refuses us, within `STARTUP_TIMEOUT_MS`. Or seats are to come
+                back, or committed offsets are to be seen, and no broker coordinates their group for `api_timeout_ms`.
             UnknownTopic: a subscribed topic does not exist.
             EnvironmentProblem: this process may not have as many file descriptors as seats.
         """
@@ -144,13 +144,13 @@ class Group:
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (bug := task.exception()) is not None:
-            # Nobody awaits these tasks: without this, seats would go on, and nobody do what the task was for.
+            # No code awaits these tasks: without this, seats would go on without the work of the task.
             for session in self._sessions.values():
                 session.fail(GroupError(str(bug)) if isinstance(bug, KgroupError) else bug)  # one for each: it is named
             self._changed.set()
 
     async def _follow_pattern(self) -> None:
-        """Match the pattern each `metadata_max_age_ms`; one rebalance for all that came and went."""
+        """Match the pattern each `metadata_max_age_ms`, with one rebalance for all topics that came and went."""
         while True:
             await asyncio.sleep(self.settings.metadata_max_age_ms / 1000)
             try:
@@ -161,7 +161,7 @@ class Group:
             changed = self._subscribe()
             if changed and self.settings.group_protocol == CONSUMER:
                 for session in self._sessions.values():
-                    session.post(NewsExpected())  # each seat says itself what it subscribes to
+                    session.post(NewsExpected())  # each seat sends its own subscription
             elif changed:
                 self.force_rebalance(changed)
 
@@ -207,14 +207,14 @@ class Group:
         return self.settings.instance_ids[: max(1, partitions)]
 
     async def _describe_kept(self) -> DescribedGroup | None:
-        """The group as it was kept for seats that come back."""
+        """The group's description, or None if no seat comes back to partitions of an earlier process."""
         if not self.settings.previously_owned:
             return None
         # The cluster has answered, so its address is right: a coordinator that is away is waited for, as later on.
         return await self._cluster.describe_group(self.settings.group)
 
     async def _see_committed(self) -> None:
-        """Look at what the group has committed, for whom that matters BEFORE a seat joins."""
+        """Show `before_joining` the group's committed offsets, if it is set, BEFORE a seat joins."""
         if self.settings.before_joining is None:
             return
         committed: Mapping[TopicPartition, CommittedOffset] = {}
@@ -223,7 +223,7 @@ class Group:
         except BrokerError as error:
             if error.retriable:
                 raise
-            log.info("what the group has committed is not known: %s", error)  # a seat meets the same, and says so
+            log.info("what the group has committed is not known: %s", error)  # a seat meets it, too, and reports it
         self.settings.before_joining(committed)
 
     def _member_config(self, instance_id: str | None, owned_before: PreviouslyOwned, replaces: str) -> Config:
@@ -253,10 +253,10 @@ class Group:
         )
 
     async def close(self) -> None:
-        """Stop without leaving: the seats are static and stay in place (KIP-345); a dynamic one that failed has left.
+        """Stop without leaving: the seats are static and stay in place (KIP-345). A dynamic one that failed has left.
 
-        Under the consumer protocol they are released, for whatever process is next (`GroupSettings.releases_seats`);
-        that takes `CLOSE_WORD_MS` at most.
+        Under the consumer protocol they are released for the next process, of any application
+        (`GroupSettings.releases_seats`). That takes `CLOSE_WORD_MS` at most.
         """
         if self._seat_tasks and self.settings.releases_seats:
             for session in self._sessions.values():
@@ -305,7 +305,7 @@ class Group:
         self._changed.set()
 
     async def leave(self) -> None:
-        """Give every seat back for good; the group rebalances.
+        """Give every seat back for good. The group rebalances.
 
         Raises:
             GroupUnsettled: the coordinator did not confirm it within a bound.
@@ -347,7 +347,7 @@ class Group:
         """The seats as they are now.
 
         Raises:
-            KgroupError: a seat has failed for good (fenced, rejected); the error says why.
+            KgroupError: a seat has failed for good (fenced, rejected). The error says why.
         """
         for session in self._sessions.values():
             if session.failure is not None:
@@ -399,11 +399,11 @@ class Group:
             self._sessions[instance_id].post(event)
 
     def _newest(self, who: MemberIdentity, partitions: Iterable[TopicPartition]) -> MemberIdentity:
-        """`who` in its newest member epoch, if all of `partitions` are still owned as they were when it was `who`."""
+        """The newest identity of `who`, if it has held all of `partitions` since the epoch of `who`, else `who`."""
         session = self._sessions.get(who.instance_id)
         if session is None:
             return who
-        # What is to be given up and was never owned by this process is an earlier one's, and was held all the while.
+        # Partitions to give up that this process never owned are an earlier one's, and were held all the while.
         inherited = session.machine.to_give_up - session.owned_since.keys()
         since = [session.owned_since.get(tp) for tp in partitions if tp not in inherited]
         held = all(each is not None and each.generation <= who.generation for each in since)
@@ -411,7 +411,7 @@ class Group:
         return now if held and now.member_id == who.member_id else who
 
     def _askers(self, partitions: Iterable[TopicPartition]) -> dict[MemberIdentity | None, list[TopicPartition]]:
-        """Which member under the consumer protocol owns each of `partitions`; None for what none of ours does."""
+        """`partitions` by the member of ours that owns them under the consumer protocol, None for those without one."""
         members = [s.machine for s in self._sessions.values() if s.machine.in_generation]
         owner = {tp: m.identity for m in members for tp in m.owned} if self.settings.group_protocol == CONSUMER else {}
         found: dict[MemberIdentity | None, list[TopicPartition]] = {}
@@ -431,7 +431,7 @@ class Group:
         return await self._cluster.describe_group(self.settings.group, timeout_ms=timeout_ms)
 
     async def remove_members(self, members: Iterable[DescribedMember], reason: str) -> dict[str, int]:
-        """Take static members out of the group that no process serves any more (KIP-345); the group rebalances.
+        """Take static members out of the group that no process serves any more (KIP-345). The group rebalances.
 
         Args:
             members: as described a moment ago: an instance id that another process took since is left alone.
@@ -441,7 +441,7 @@ class Group:
             Instance id -> error code, of those that are still there.
 
         Raises:
-            WireError: the coordinator did not answer in time; they may be gone.
+            WireError: the coordinator did not answer in time. They may be gone.
         """
         leaving = [MemberIdentity(instance_id=m.instance_id, member_id=m.member_id) for m in members]
         still_there = await self._cluster.remove_members(self.settings.group, leaving, reason)

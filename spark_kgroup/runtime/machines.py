@@ -13,7 +13,7 @@ def machine_of(config: Config, rng: Random) -> Machine:
     """A new machine for `config`."""
     if isinstance(config, MemberConfig):
         return ClassicMember(config, jitter=rng.random)
-    # Imported here: a start need not load what it does not use.
+    # Imported here: a start need not load modules that it does not use.
     from spark_kgroup.member.consumer import ConsumerMember
     from spark_kgroup.member.member_ids import new_member_id
 

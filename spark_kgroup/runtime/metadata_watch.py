@@ -1,19 +1,21 @@
-"""The watch over what a group's assignment lacks: partitions that came or went, and members whose share does not fit.
+"""The watch over a group's assignment: partitions that came or went, and members whose share does not fit.
 
-A coordinator reads neither subscriptions nor metadata. In Kafka's client the leader compares metadata with what it knew
-when it assigned (ConsumerCoordinator.rejoinNeededOrPending), so a leader that came back, and any that is blind, misses
-what changed meanwhile (KIP-814). Here each process with a member looks at what the group has (`misfit`), whoever leads:
-at each refresh of metadata, and as soon as a static member was asked back. It asks once for all of its members.
+A coordinator reads neither subscriptions nor metadata. In Kafka's client the leader compares metadata with its
+knowledge when it assigned (ConsumerCoordinator.rejoinNeededOrPending), so a leader that came back, and any that is
+blind, misses changes meanwhile (KIP-814). Here each process with a member looks at the group's assignment (`misfit`),
+regardless of the leader: at each refresh of metadata, and as soon as a static member was asked back. It asks once for
+all of its members.
 
 A rebalance waits for all members (KIP-345), so it is not forced while a static leader may be away: it would only hold
-up the others until that one is back, and looks itself, or until its session is over, and the group rebalances anyhow.
-Whoever leads forces it, or was asked back just now; anybody if the leader was asked back, for it may be of another
-client and not look for minutes. So may one that was never away. If it is dynamic, nobody waits for it to come back, and
-a rebalance is forced at once. If it is static, one is forced when a second refresh has found the same; but not where
-the leader has our client id, for then it looks as we do, nor by eager members, which would stand still if it is away.
+up the other members until the leader is back, and looks itself, or until its session is over, and the group rebalances
+anyhow. A process forces it if it has the leader, or a member that was asked back just now. Any process forces it if the
+leader was asked back, for that leader may be of another client and not look for minutes. So may a leader that was never
+away. If it is dynamic, the group does not wait for it to come back, and a rebalance is forced at once. If it is static,
+one is forced when a second refresh has found the same. But none is forced where the leader has our client id, for then
+it looks as we do, nor by eager members, which would stand still if the leader is away.
 
-Several of them may find the same and force a rebalance at the same time: it is one. A join begins a rebalance, and each
-further one takes part in it, for it cannot end without its sender.
+Several processes may find the same and force a rebalance at the same time: it is one. A join begins a rebalance, and
+each further join takes part in it, because the rebalance cannot end without the join's sender.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ class MetadataWatch:
         on_looked: called when `look_due` or `held` may have changed.
 
     Attributes:
-        look_due: a static member was asked back without a rebalance, and nobody has looked since.
+        look_due: a static member was asked back without a rebalance, and no look has followed.
 
     """
 
@@ -77,7 +79,7 @@ class MetadataWatch:
         self._gone = frozenset[TopicPartition]()
         self._found: tuple[Misfit, int] | None = None
         self._left: tuple[Misfit, int] | None = None
-        """What a look has left to a static leader of another process, and in which generation."""
+        """The misfit that a look has left to a static leader of another process, and its generation."""
         self._warned_of = frozenset[TopicPartition]()
         self._held: tuple[Misfit, int] | None = None
         self._pause_ms = 0
@@ -85,13 +87,13 @@ class MetadataWatch:
 
     @property
     def held(self) -> Misfit | None:
-        """What a rebalance is needed for that waits for the members' owner (`GroupSettings.holds_rebalances`)."""
+        """The misfit whose rebalance waits for the members' owner (`GroupSettings.holds_rebalances`), if any."""
         return self._held[0] if self._held is not None and self._held[1] == self._generation() else None
 
     def on_joined(self, *, rejoined: bool) -> None:
         """A member of ours is in a generation: in a new one, or asked back without a rebalance (KIP-345)."""
         self.look_due = self.look_due or rejoined
-        # A new assignment was made for all subscriptions, whatever they are. To an old one, each of them may be news.
+        # A new assignment was made for all current subscriptions. To an old one, each of them may be news.
         self._subscriptions = {} if rejoined else None
 
     def on_assigned(self) -> None:
@@ -112,9 +114,9 @@ class MetadataWatch:
             self._on_looked()
 
     async def look(self) -> None:
-        """Compare once what the group has with what it should have; force a rebalance if that does not fit.
+        """Compare the group's assignment once with metadata and subscriptions. Force a rebalance if it does not fit.
 
-        Nothing is concluded unless all our members are in one generation from the first question to the last answer:
+        No conclusion is drawn unless all our members are in one generation from the first question to the last answer:
         the next generation has, or will have, an assignment of its own.
         """
         generation = self._generation()
@@ -144,7 +146,7 @@ class MetadataWatch:
         if changed:
             self._force_rebalance(changed)
         elif misfit and self._leaves_to_leader(group, misfit, generation):
-            return  # what is new to us stays so
+            return  # partitions that are new to us stay so
         else:
             self._act_on(misfit, generation, group)
         self._counts = _counts(names, metadata.topics)
@@ -157,12 +159,12 @@ class MetadataWatch:
         return found.pop() if len(found) == 1 else None
 
     def _behind(self, group: DescribedGroup, topics: Mapping[str, TopicDescription]) -> list[Session]:
-        """Those of ours to which the group assigns more than they have heard of; a join of theirs is told.
+        """Our members to which the group assigns more than they have heard of. The answer to a join tells them.
 
-        1. a newcomer joins a group of type consumer, in which another member still reads what shall be the newcomer's;
-        2. the last member with `group.protocol=consumer` comes back as a classic one; 3. the group is classic from then
-        on, and each member has its whole target, in the generation in which it is (ClassicGroup.fromConsumerGroup);
-        4. the newcomer's heartbeats are answered with NONE for ever. Seen with Kafka 4.3.1.
+        1. A newcomer joins a group of type consumer, in which another member still reads the newcomer's target. 2. The
+        last member with `group.protocol=consumer` comes back as a classic one. 3. The group is classic from then on,
+        and each member has its whole target, in the generation in which it is (ClassicGroup.fromConsumerGroup). 4. The
+        newcomer's heartbeats are answered with NONE for ever. Seen with Kafka 4.3.1.
         """
         assignments = {member.member_id: member.assignment for member in group.members}
         found = []
@@ -175,9 +177,9 @@ class MetadataWatch:
         return found
 
     def _leaves_to_leader(self, group: DescribedGroup, found: Misfit, generation: int) -> bool:
-        """Whether the leader is to mend what was found: it is a static member of another process, and may be away.
+        """Whether the leader is to mend the misfit: it is a static member of another process, and may be away.
 
-        A leader that was asked back has a new member id; it knows of nothing that happened meanwhile (KIP-814).
+        A leader that was asked back has a new member id, and does not know of the changes meanwhile (KIP-814).
         """
         static = [leader for leader in self._leaders_in(group) if leader.instance_id is not None]
         if self.look_due or not static or any(session.machine.leader for session in self._sessions.values()):
@@ -193,12 +195,12 @@ class MetadataWatch:
         return not reads_on
 
     def _leaders_in(self, group: DescribedGroup) -> list[DescribedMember]:
-        """Who leads, as our members know; empty if that one has gone, or has another member id by now."""
+        """The leader that our members know, or empty if that one has gone, or has another member id by now."""
         leader_ids = {session.machine.leader_id for session in self._sessions.values()}
         return [member for member in group.members if member.member_id in leader_ids]
 
     def _warn_of_leader(self, group: DescribedGroup, found: Misfit) -> None:
-        """Warn once that partitions wait for a leader of another process: nothing here can mend it."""
+        """Warn once that partitions wait for a leader of another process: this process cannot mend it."""
         ours = {session.machine.identity.member_id for session in self._sessions.values()}
         leader = next((m for m in self._leaders_in(group) if m.member_id not in ours), None)
         if leader is not None and found.without_owner - self._warned_of:
@@ -217,11 +219,11 @@ class MetadataWatch:
         return frozenset(topic for session in self._sessions.values() for topic in session.machine.watched_topics)
 
     def _changed(self, metadata: ClusterMetadata) -> str:
-        """What differs from what a leader of ours knew when it assigned; empty if nothing does, or none has assigned.
+        """The partition counts that changed since a leader of ours assigned, empty if none did, or none has assigned.
 
-        The assignment alone does not tell all: 1. a partition is added; 2. the broker that our leader asks has not
-        heard of it yet; 3. the rebalance that was to give it an owner does not, and is not forced again for it.
-        Of a topic that we may not see for a moment nothing is known: its partitions are where they were.
+        The assignment alone does not tell all: 1. A partition is added. 2. The broker that our leader asks has not
+        heard of it yet. 3. The rebalance that was to give it an owner does not, and is not forced again for it. A topic
+        that we may not see for a moment counts as unchanged.
         """
         hidden = _hidden(metadata)
         for session in self._sessions.values():
@@ -234,7 +236,7 @@ class MetadataWatch:
         return ""
 
     async def _misfit(self, group: DescribedGroup, metadata: ClusterMetadata) -> Misfit:
-        """In threads: for a large group this takes as long as several heartbeats."""
+        """The misfit, found in threads: for a large group this takes as long as several heartbeats."""
         hidden = _hidden(metadata)
         ours = {session.machine.identity.member_id for session in self._sessions.values()}
         found = await asyncio.to_thread(misfit_of, group, metadata.topics, hidden=hidden, ours=ours)
@@ -251,8 +253,9 @@ class MetadataWatch:
         return found
 
     def _act_on(self, found: Misfit, generation: int, group: DescribedGroup) -> None:
-        """Force a rebalance for what was found, or hold it back, unless one has not mended it."""
-        # A broker that lags behind does not know what the leader's has told of: what is gone must be so twice.
+        """Force a rebalance for a misfit, or hold it back, unless an earlier rebalance has not mended the misfit."""
+        # A broker that lags behind does not know partitions that the leader's broker knows: they must be gone in two
+        # looks.
         confirmed = replace(found, gone=found.gone & self._gone)
         self._again, self._gone = confirmed != found, found.gone
         if not confirmed:
@@ -264,7 +267,7 @@ class MetadataWatch:
             if confirmed <= self._found[0]:
                 log.debug("a rebalance has not mended it: %s", confirmed.reason)
                 self._warn_of_leader(group, confirmed)
-                self._found = (confirmed, self._found[1])  # what it has mended is news when it comes again
+                self._found = (confirmed, self._found[1])  # a mended part is news when it comes again
                 return
             if self._pause_ms and monotonic_ms() < self._pause_ends_ms:
                 return
@@ -278,14 +281,14 @@ class MetadataWatch:
         self._force_rebalance(confirmed.reason)
 
     def _is_new(self, found: Misfit) -> bool:
-        """Whether these are partitions alone that were not there at an earlier look: nobody has ever owned them."""
+        """Whether these are only partitions that were not there at an earlier look: no member has ever owned them."""
         counts = self._counts
         new = all(tp.topic in counts and tp.partition >= counts[tp.topic] for tp in found.without_owner)
         return new and found == Misfit(without_owner=found.without_owner)
 
 
 def _hidden(metadata: ClusterMetadata) -> set[str]:
-    """Topics that may be there, and that the brokers tell nothing of: a right is missing, for example."""
+    """Topics that may exist, and that the brokers do not describe: a right is missing, for example."""
     return {name for name, code in metadata.errors.items() if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 

@@ -1,8 +1,9 @@
-"""Whether a group's assignment still fits what its members subscribe and which partitions there are. No I/O.
+"""Whether a group's assignment still fits its members' subscriptions and the existing partitions. No I/O.
 
-KIP-814 leaves a hole: a leader that comes back must not assign, and knows nothing of what changed while it was away. A
-static member that comes back with another subscription does not make the group rebalance either (KIP-345). So what the
-group *has* is compared with what it should have, whoever leads it, instead of what a leader remembers.
+KIP-814 leaves a hole: a leader that comes back must not assign, and does not know of the changes while it was away. A
+static member that comes back with another subscription does not make the group rebalance either (KIP-345). So the
+group's *present* assignment is compared with metadata and subscriptions, regardless of its leader, instead of a
+leader's memory.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ _NONE: frozenset[TopicPartition] = frozenset()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
-    """In what a group's assignment does not fit; falsy if it does.
+    """The ways in which a group's assignment does not fit, falsy if it fits.
 
     Attributes:
         without_owner: subscribed, and neither assigned to a member nor claimed by one.
         gone: assigned, and the topic, or the partition, is not there.
         not_subscribed: assigned to a member that does not subscribe to the topic.
-        unshared: topics of which a member that subscribes to them has no share, though another assignment has one.
+        unshared: topics of which a member that subscribes to them has no share, though a new assignment would give it
+            one.
     """
 
     without_owner: frozenset[TopicPartition] = _NONE
@@ -77,16 +79,16 @@ def misfit_of(
     hidden: Collection[str] = (),
     ours: Collection[str] = (),
 ) -> Misfit:
-    """In what the assignment of a classic group at rest does not fit.
+    """The misfit of the assignment of a classic group at rest.
 
-    What a member claims has an owner: in a cooperative rebalance it is withheld from everybody until that member has
+    A claimed partition has an owner: in a cooperative rebalance it is withheld from all members until its claimant has
     given it up (KIP-429).
 
     Args:
         group: classic, in state Stable.
         topics: those of `topics_of(group)` that exist.
-        hidden: of which brokers do not say whether they exist.
-        ours: ids of members that give up by themselves what they do not subscribe to (`member.ownership`).
+        hidden: topics of which brokers do not say whether they exist.
+        ours: ids of members that give up by themselves partitions that they do not subscribe to (`member.ownership`).
     """
     subscribed = frozenset(topic for member in group.members for topic in member.subscribed)
     assigned = frozenset(tp for member in group.members for tp in member.assignment)
@@ -106,11 +108,11 @@ def misfit_of(
 
 
 def unshared_of(group: DescribedGroup, topics: Mapping[str, TopicDescription]) -> frozenset[str]:
-    """Topics of which a member that subscribes to them has nothing, if the group's assignor would change that now.
+    """Topics of which a member that subscribes to them has no share, if the group's assignor would change that now.
 
-    1. A static member comes back and subscribes to a topic more; 2. others have all of it, so nothing is without an
-    owner. Whether it shall have a share is for the assignor to say: a member without partitions of a topic is nothing
-    special. Runs the assignor, so not on an event loop.
+    1. A static member comes back and subscribes to one more topic. 2. Other members have all its partitions, so none is
+    without an owner. Whether the member shall have a share is for the assignor to say: a member without partitions of a
+    topic is not unusual. Runs the assignor, so not on an event loop.
     """
     lacking = frozenset(
         topic
@@ -128,7 +130,7 @@ def unshared_of(group: DescribedGroup, topics: Mapping[str, TopicDescription]) -
 def left_out_by(
     chosen: Assignor, group: DescribedGroup, topics: Mapping[str, TopicDescription]
 ) -> frozenset[TopicPartition]:
-    """What a custom assignor would give to nobody if the group rebalanced now; all if it fails. Not on a loop."""
+    """Partitions that a custom assignor would leave out if the group rebalanced now, all if it fails. Not on a loop."""
     there = frozenset(tp for topic in topics.values() for tp in topic.partitions)
     try:
         return there.difference(*chosen.assign(_members_of(chosen, group, racks=True), topics).values())
@@ -140,7 +142,7 @@ def left_out_by(
 def _moving(
     chosen: Assignor, group: DescribedGroup, topics: Mapping[str, TopicDescription], *, racks: bool
 ) -> frozenset[str]:
-    """Topics of which something would be taken from a member. A cooperative assignor takes away first (KIP-429)."""
+    """Topics of which a partition would be taken from a member. A cooperative assignor takes away first (KIP-429)."""
     wanted = chosen.assign(_members_of(chosen, group, racks=racks), topics)
     return frozenset(tp.topic for member in group.members for tp in member.assignment - wanted[member.member_id])
 

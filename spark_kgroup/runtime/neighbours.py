@@ -1,8 +1,8 @@
 """The seats of one process hear of a rebalance together, and not each at a heartbeat of its own.
 
-1. the first seat of a new group is alone in its first generation; 2. the others join, and the coordinator keeps them
-waiting until the first one has joined, too; 3. that one would hear of it at its next heartbeat, up to an interval
-later. The same happens when a seat has given something up and joins again.
+1. The first seat of a new group is alone in its first generation. 2. The other seats join, and the coordinator keeps
+them waiting until the first one has joined, too. 3. That one would hear of it at its next heartbeat, up to an interval
+later. The same happens when a seat has given partitions up and joins again.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from spark_kgroup.runtime.session import Session
 
 
 class Neighbours:
-    """Has seats that are in a generation ask, while others of this process wait for the next one.
+    """Has seats that are in a generation ask, while other seats of this process wait for the next one.
 
     Args:
         sessions: our seats.
-        heartbeat_interval_ms: after that each has asked anyway.
+        heartbeat_interval_ms: the time after which each seat has asked anyway.
 
     """
 
@@ -48,7 +48,7 @@ class Neighbours:
                     self._have_them_ask()
 
     def _have_them_ask(self) -> None:
-        """Only when all others have sent their joins: then one more generation has all of them."""
+        """Do so only when all other seats have sent their joins: then one more generation has all of them."""
         machines = [(session, session.machine) for session in self._sessions.values()]
         waiting = [session for session, machine in machines if machine.awaits_join]
         members = [session for session, machine in machines if machine.in_generation]

@@ -1,4 +1,4 @@
-"""What brokers say of offsets: where logs begin and end, and what the group has committed."""
+"""Look-ups of offsets at the brokers: where logs begin and end, and the committed offsets of the group."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from spark_kgroup.wire.listing import Answers, OffsetListing
 from spark_kgroup.wire.responses import CommittedOffset
 
 _NOT_AS_ASKED = frozenset({ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
-"""What a coordinator says of a member that it has in another epoch, or not at all (KIP-848)."""
+"""A coordinator's errors for a member that it has in another epoch, or not at all (KIP-848)."""
 
 
 class Offsets:
     """Look-ups of offsets for one group. Without partitions no broker is asked.
 
-    Each raises `WireError` if brokers refuse us; `committed` also if the coordinator does not answer in time. What a
-    partition's leader does not answer in time is `Answers.unanswered`.
+    Each raises `WireError` if brokers refuse us, and `committed` also if the coordinator does not answer in time.
+    Partitions whose leader does not answer in time are in `Answers.unanswered`.
 
     Args:
-        members: which of our members each partition's committed offset is asked for by, None for by nobody of the
-            group: only under the consumer protocol a coordinator checks who asks.
-        on_refused: is told of a member that the coordinator does not have as it was named.
+        members: sorts partitions by the member of ours in whose name their committed offsets are asked for, None for no
+            member's: only under the consumer protocol a coordinator checks the name.
+        on_refused: called with a member that the coordinator has in another epoch, or not at all.
 
     """
 
@@ -72,7 +72,7 @@ class Offsets:
     ) -> Answers[int]:
         """The first offset of each partition whose record is not older than its timestamp (ms).
 
-        A partition that has none is in neither part of the answer; its leader has answered within `patience_ms`.
+        A partition that has none is in neither part of the answer, if its leader has answered within `patience_ms`.
         """
         listed = _offsets(await self._list(timestamps, patience_ms, read_committed=read_committed))
         return Answers({tp: offset for tp, offset in listed.found.items() if offset >= 0}, listed.unanswered)
@@ -114,20 +114,20 @@ class Offsets:
         return listing
 
     async def close(self) -> None:
-        """Ask for nothing any more."""
+        """End the listings that are still asking."""
         for listing in self._listings:
             await listing.close()
 
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
     ) -> dict[TopicPartition, CommittedOffset | None]:
-        """The committed offset of each partition, with its metadata; None where nothing is."""
+        """The committed offset of each partition, with its metadata, or None where there is none."""
         return dict((await self._committed(partitions, None, timeout_ms)).found)
 
     async def committed_answers(
         self, partitions: Iterable[TopicPartition], patience_ms: int
     ) -> Answers[CommittedOffset | None]:
-        """As `committed`, without the partitions that the coordinator refuses for `patience_ms`, unlike others."""
+        """As `committed`, without partitions refused for `patience_ms` while the coordinator answers for the rest."""
         return await self._committed(partitions, patience_ms, None)
 
     async def _committed(
@@ -135,8 +135,8 @@ class Offsets:
     ) -> Answers[CommittedOffset | None]:
         """Ask for each partition by the member that owns it.
 
-        A member whose epoch has moved asks again in its newest one. One that has lost its partitions meanwhile may not
-        commit what it starts from here, so anybody may ask for it.
+        A member whose epoch has moved asks again in its newest one. A member that has lost its partitions meanwhile may
+        not commit from these offsets on, so they may be asked for in no member's name.
         """
         left = set(partitions)
         found: dict[TopicPartition, CommittedOffset | None] = {}

@@ -1,13 +1,13 @@
-"""Gives seats of a classic group member ids that this process made, where the coordinator lets it.
+"""Gives seats of a classic group member ids that this process made, where the coordinator allows it.
 
 KIP-1082 has clients make their member ids, under the consumer protocol. Under the classic one a coordinator takes no id
-that is not its own, but for a static seat there is a way over its migration path (`member.handlers`, renaming). It is
-gone only where it changes nothing else: in a group at rest, for seats that the group has, and where the broker makes
-the group a classic one again.
+that is not its own, but for a static seat there is a way over its migration path (`member.handlers`, renaming). That
+way is taken only where it has no other effect: in a group at rest, for seats that the group has, and where the broker
+makes the group a classic one again.
 
-If somebody comes or goes just then, the broker's own assignor runs, and a partition may have two owners for a moment.
-So it is gone by option alone (`run`), or once (`decide`): before anything is adopted, and where nobody is in the group
-who could lose anything. A newcomer then reads partitions that no member reads yet.
+If a member comes or goes just then, the broker's own assignor runs, and a partition may have two owners for a moment.
+So the way is taken by option alone (`run`), or once (`decide`): before any partition is adopted, and where the group
+has no other member that could lose one. A newcomer then reads partitions that no member reads yet.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class OwnIds:
 
     Args:
         sessions: our seats.
-        may_rename: whether the group has nothing else to do that we know of.
+        may_rename: whether the group needs no rebalance, as far as we know.
         on_decided: called when `decided` has become true.
 
     Attributes:
-        decided: whether no seat waits for its id before it reads anything.
+        decided: whether no seat waits any more for its id before it reads.
 
     """
 
@@ -66,17 +66,17 @@ class OwnIds:
         self._warned = False
 
     def on_assigned(self) -> None:
-        """A seat has its share: it may be one that has the coordinator's id."""
+        """A seat has its share, perhaps under a member id of the coordinator's."""
         self._assigned.set()
 
     async def run(self) -> None:
-        """Have each seat renamed that has another id, whenever it got it, until cancelled, or impossible."""
+        """Have each seat that has another id renamed, whenever it got that id, until cancelled, or impossible."""
         while True:
             await self._assigned.wait()
             self._assigned.clear()
             while lacking := self._lacking():
                 if refused := next((error for s in lacking if (error := _machine(s).own_id_refused)), 0):
-                    # In this generation: 1. a leader of librdkafka's writes user data into assignments; 2. the broker
+                    # In this generation: 1. A leader of librdkafka's writes user data into assignments. 2. The broker
                     # takes it for that of an assignor that it does not know, and does not convert the group.
                     self._tell(f"ConsumerGroupHeartbeat was refused with {ErrorCode.name_of(refused)}")
                     break
@@ -86,14 +86,14 @@ class OwnIds:
                 await self._pause(OWN_IDS_AGAIN_MS)
 
     async def _pause(self, longest_ms: int) -> None:
-        """Until a seat has its share, or as long as this."""
+        """Wait until a seat has its share, for `longest_ms` at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(longest_ms / 1000):
                 await self._assigned.wait()
         self._assigned.clear()
 
     async def decide(self) -> None:
-        """Have all seats renamed as soon as the group is at rest, if they are alone there; once, and within a bound."""
+        """Have all seats renamed once, within a bound: as soon as the group is at rest, if they are alone there."""
         try:
             async with asyncio.timeout(OWN_IDS_DECIDED_WITHIN_MS / 1000):
                 await self._rename_alone()
@@ -135,7 +135,7 @@ class OwnIds:
         ]
 
     def _generation(self) -> int | None:
-        """The generation that all our seats are in, with nothing to do; None if they are not."""
+        """The generation in which all our seats are settled, or None if they are not."""
         machines = [s.machine for s in self._sessions.values() if not s.machine.ended]
         found = {m.identity.generation if m.settled else None for m in machines}
         return found.pop() if len(found) == 1 else None
@@ -145,7 +145,7 @@ class OwnIds:
         return {s.machine.identity.member_id: frozenset(s.config.topics) for s in self._sessions.values()}
 
     async def _look(self, lacking: list[Session]) -> str:
-        """Rename `lacking` if the group is at rest; why it cannot be done ever, empty if it can, now or later."""
+        """Rename `lacking` if the group is at rest. Returns why it can never be done, empty if it can, now or later."""
         generation = self._generation()
         if generation is None or not self._may_rename():
             return ""
@@ -165,7 +165,7 @@ class OwnIds:
         return ""
 
     async def _forbidden(self, timeout_ms: int) -> str:
-        """Why the coordinator would not make the group a classic one again, or would assign anew; empty if neither."""
+        """Why the coordinator would not make the group a classic one again, or would assign anew, empty if neither."""
         group = self._settings.group
         if not all(_machine(session).config.cooperative for session in self._sessions.values()):
             return f"an eager assignor ({', '.join(self._settings.assignors)}) joins with empty hands"
@@ -185,10 +185,10 @@ class OwnIds:
 
 
 def at_rest(group: DescribedGroup, ours: Mapping[str, frozenset[str]]) -> bool:
-    """Whether nothing of what a group has would be forgotten if it became one of type consumer for a moment.
+    """Whether no claim and no subscription of a group would be lost if it became one of type consumer for a moment.
 
     Its coordinator takes assignments over, and not claims: a partition that a member still reads and the group has
-    taken from it would be free for all. Nor would it let a seat subscribe to something else without assigning anew.
+    taken from it would be free for all. Nor would it let a seat change its subscription without assigning anew.
 
     Args:
         group: as described.
@@ -205,7 +205,7 @@ def at_rest(group: DescribedGroup, ours: Mapping[str, frozenset[str]]) -> bool:
 
 
 def alone(group: DescribedGroup, ours: Mapping[str, frozenset[str]]) -> bool:
-    """Whether a group has our seats and nobody else."""
+    """Whether a group has our seats and no other member."""
     return {member.member_id for member in group.members} == set(ours)
 
 

@@ -11,15 +11,15 @@ from spark_kgroup.model import DescribedGroup
 def claimable(
     previously_owned: Mapping[str, PreviouslyOwned], group: DescribedGroup, seats: Sequence[str | None]
 ) -> dict[str | None, PreviouslyOwned]:
-    """What each of `seats` claims of what it owned before: only what the group still keeps for it.
+    """The partitions that each of `seats` claims, of those it owned before: only if the group still keeps the seat.
 
-    A seat that was away for longer than its session has lost all. To claim it all the same could take it from its new
-    owner at once: not every client says in which generation it was assigned what it claims, and in a group that was
+    A seat that was away for longer than its session has lost all its partitions. To claim them all the same could take
+    them from their new owners at once: not every client names the generation of its claims, and in a group that was
     deleted and made again generations begin anew.
 
-    What belongs to seats that are not in `seats` any more is shared out among `seats` if a classic group rebalances: it
-    waits for all its members, so nobody can commit for those that are made to leave meanwhile, and what nobody claims
-    would go to its next owner at once.
+    While a classic group rebalances, the partitions of seats that are not in `seats` any more are shared out among
+    `seats`: the rebalance waits for all members, so no process can commit for the seats that are made to leave
+    meanwhile, and unclaimed partitions would go to their next owners at once.
     """
     members = {member.instance_id for member in group.members}
     found: dict[str | None, PreviouslyOwned] = {

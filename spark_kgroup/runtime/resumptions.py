@@ -1,7 +1,8 @@
 """Which restarted seats go on as the member that an earlier process was, under the consumer protocol. No I/O.
 
-A join may claim nothing there, and whoever takes a seat over has its target alone. What an earlier process may have
-been reading, and the group wants for somebody else, is owed: to be finished, committed and given up first.
+A join may claim no partition there, and a process that takes a seat over has the seat's target alone. Partitions that
+an earlier process may have been reading, and that the group wants for another member, are owed: to be finished,
+committed and given up first.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from spark_kgroup.model import UNKNOWN_MEMBER_ID, DescribedGroup, TopicDescripti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owing:
-    """A seat that owes: as whom it goes on, with topics by name."""
+    """A seat that owes partitions: the member as which it goes on, with topics by name."""
 
     member_id: str
     epoch: int
@@ -29,19 +30,20 @@ def resumable(
     seats: Sequence[str | None],
     topics: Collection[str],
 ) -> dict[str | None, Owing]:
-    """Those of `seats` that owe something of `previously_owned`, which `group` still keeps for them.
+    """Those of `seats` that owe partitions of `previously_owned`, which `group` still keeps for them.
 
     A partition is owed if it is not in the seat's target, or its topic is not subscribed any more, so that it will not
-    be; unless somebody else has it by now. What a member was told to give up is still in its assignment, or in
-    nobody's: brokers differ (`wire.responses.consumer_description_of`).
+    be, unless another member has it by now. A partition that a member was told to give up is still in its assignment,
+    or in no assignment: brokers differ (`wire.responses.consumer_description_of`).
 
-    A seat goes on only as the very member that owned it: 1. a process is stopped for long, and its session ends; 2. the
-    next process of its seat dies while it reads; 3. the first one wakes up, and joins anew. What the second one owed is
-    lost by then; and as the first one's member the third would leave it unfenced until all is paid.
+    A seat goes on only as the very member that owned it: 1. A process is stopped for long, and its session ends. 2. The
+    next process of its seat dies while it reads. 3. The first one wakes up, and joins anew. The second one's debt is
+    lost by then, and a third process that went on as the first one's member would leave the first unfenced until all is
+    paid.
 
     Args:
-        previously_owned: instance id -> what an earlier process may have been reading.
-        group: as it is now; a classic one has claims for this (`previously_owned.claimable`).
+        previously_owned: instance id -> the partitions that an earlier process may have been reading.
+        group: as it is now. A classic one has claims for this (`previously_owned.claimable`).
         seats: the instance ids that this process serves.
         topics: the subscribed ones.
     """
@@ -67,7 +69,7 @@ def resumable(
 
 
 def with_topic_ids(owing: Owing, topics: Mapping[str, TopicDescription]) -> Resumption:
-    """`owing` as the coordinator wants to hear it; a topic that is gone cannot be owed."""
+    """`owing` by topic ids, as the coordinator wants it. Partitions of a topic that is gone cannot be owed."""
     ids = {name: topic.topic_id for name, topic in topics.items()}
     owned = frozenset((tp, of) for tp in owing.owned if (of := ids.get(tp.topic)) is not None)
     return Resumption(member_id=owing.member_id, epoch=owing.epoch, owned=owned)

@@ -1,8 +1,8 @@
 """One member in real time: runs its machine, under the classic protocol over a coordinator connection of its own.
 
-A parked JoinGroup blocks everything behind it on its connection, so each such session has one to itself, and commits go
-another way (`group`); the consumer protocol parks nothing (`consumer_calls`). All of a session runs on one event loop;
-nothing here is thread-safe.
+A parked JoinGroup blocks all requests behind it on its connection, so each such session has one to itself, and commits
+go another way (`group`). The consumer protocol parks no request (`consumer_calls`). All of a session runs on one event
+loop, and is not thread-safe.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ _API_OF: Final[Mapping[type, str]] = {
 }
 
 Observer = Callable[["Session", contract.Notice], None]
-"""Called with every notice, in order, on the event loop; must not block."""
+"""Called with every notice, in order, on the event loop. Must not block."""
 
 
 class Session:
     """Runs one machine, of either protocol, until it ends.
 
     Attributes:
-        owned_since: what is held, each with the identity under which its ownership began: another identity
-            means that ownership was interrupted, even within one generation.
-        snapshot: topic -> partition count for which the group has owners, as this leader knows; None if it
-            did not assign.
-        trouble: what it waits for, as a clause about the seat: a connection to the coordinator, metadata to assign, or
-            that it is not refused any more; None if for nothing.
+        owned_since: the partitions held, each with the identity under which its ownership began: another identity means
+            that ownership was interrupted, even within one generation.
+        snapshot: topic -> partition count for which the group has owners, as this leader knows, or None if it did not
+            assign.
+        trouble: why it waits, as a clause about the seat: for a connection to the coordinator, for metadata to assign,
+            or for the end of a refusal. None if it does not wait.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Session:
         self._on_join_sent = on_join_sent
         self._rack = rack
         self._said_rack: str | None = None
-        """Where it reads, as its last join said."""
+        """The rack that its last join named."""
         self._match_now = match_now
         self._backoff = Backoff(rng)
         self._events: asyncio.Queue[contract.Event | ConsumerEvent] = asyncio.Queue()
@@ -106,11 +106,11 @@ class Session:
         return self.machine.config
 
     def post(self, event: contract.Event | ConsumerEvent) -> None:
-        """Hand the machine an event; it is taken in turn."""
+        """Hand the machine an event, which is taken in turn."""
         self._events.put_nowait(event)
 
     async def run(self) -> None:
-        """Run until the machine ends (left, closed, failed); then the connection is closed too."""
+        """Run until the machine ends (left, closed, failed). Then the connection is closed too."""
         self.post(contract.Join())
         try:
             while not self.machine.ended:
@@ -169,10 +169,10 @@ class Session:
                 assert_never(work)
 
     def _note(self, notice: contract.Notice) -> None:
-        """Keep what the views and the metadata watch ask for; the observer is called after that."""
+        """Keep the state that the views and the metadata watch ask for. The observer is called after that."""
         match notice:
             case contract.Joined():
-                self.snapshot = None  # of another generation: what it knew of partitions is for its leader to say
+                self.snapshot = None  # it was of an earlier generation: a new one's leader takes its own
             case contract.Assigned(added=added):
                 self.owned_since = MappingProxyType({**self.owned_since, **dict.fromkeys(added, notice.identity)})
             case contract.Lost(partitions=partitions):
@@ -180,7 +180,7 @@ class Session:
             case contract.Failed(error=error):
                 self.failure = error.__cause__ if isinstance(error.__cause__, KgroupError) else error
             case contract.GiveUpAll() | contract.Rejoining() | contract.Left():
-                pass  # what is revoked is owned until it is given up
+                pass  # revoked partitions are owned until they are given up
             case _:
                 assert_never(notice)
 
@@ -198,11 +198,11 @@ class Session:
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (bug := task.exception()) is not None:
-            # Nobody awaits these tasks: without this, a bug would be a member that waits forever.
+            # No code awaits these tasks: without this, a bug would be a member that waits forever.
             self.fail(bug)
 
     def _reconnect(self, reason: str) -> None:
-        # The old connection is nobody's from this moment: a late answer or error on it must not reach the machine.
+        # The old connection does not count from this moment: a late answer or error on it must not reach the machine.
         old, self._connection = self._connection, None
         if old is not None:
             self._spawn(old.close())
@@ -237,7 +237,7 @@ class Session:
             self._wait(f"is refused: {_API_OF[type(request)]} is answered with {ErrorCode.name_of(error)}")
 
     def _wait(self, trouble: str | None) -> None:
-        """Say what this seat waits for, by a warning if it has been waiting for long; None when it waits no more."""
+        """Keep why this seat waits, with a warning if it has been waiting for long, or None when it waits no more."""
         self.trouble = trouble
         if trouble is None:
             self._troubled_since_ms, self._told_of_trouble = None, False
@@ -285,13 +285,13 @@ class Session:
         return replace(request, protocols=tuple((name, replace(of, topics=topics)) for name, of in request.protocols))
 
     async def _drop(self, connection: Connection, reason: str) -> None:
-        """End `connection`, with one event for all that waits on it: none of it will ever be answered."""
+        """End `connection`, with one event for all requests that wait on it: none of them will ever be answered."""
         self._connection = None
         self.post(contract.ConnectionLost(reason=reason))
         await connection.close()
 
     async def _look(self, heartbeat: contract.HeartbeatRequest | None) -> None:
-        """Ask past a parked request: over the pool, since nothing is read behind it on its own connection."""
+        """Ask past a parked request: over the pool, since no request is read behind it on its connection."""
         connection, timeout_ms = self._connection, min(REQUEST_TIMEOUT_MS, self.config.session_timeout_ms)
         try:
             known = connection.address if connection is not None else None
@@ -339,7 +339,7 @@ class Session:
         self.post(contract.SeatSeen(member_id=next(ours, UNKNOWN_MEMBER_ID)))
 
     async def _leave(self, request: contract.LeaveRequest) -> None:
-        """Over the pool, and again while the coordinator is moving: a person waits, but not for long."""
+        """Give the seat back over the pool, and again while the coordinator moves: a person waits, but not for long."""
         try:
             still_there = await self._cluster.remove_members(
                 self.config.group, [request.identity], request.reason, timeout_ms=LEAVE_TIMEOUT_MS
@@ -357,9 +357,9 @@ class Session:
         return min(REQUEST_TIMEOUT_MS, self.config.session_timeout_ms)
 
     async def _lead(self, work: contract.ComputeAssignment) -> None:
-        """Run the assignor; where it fails, let all members keep what they claim. Gives up when the generation is over.
+        """Run the assignor. If it fails, let all members keep their claims. Gives up when the generation is over.
 
-        Also where metadata of some topic is refused for good: nobody else is to wait for this leader.
+        The same if metadata of some topic is refused for good: no other member is to wait for this leader.
         """
         try:
             assignments = await self._compute_assignment(work)
@@ -380,7 +380,7 @@ class Session:
             self.post(contract.AssignmentComputed(generation=work.generation, assignments=assignments))
 
     async def _compute_assignment(self, work: contract.ComputeAssignment) -> contract.Shares | None:
-        """What the assignor makes of fresh metadata, None once the generation is over."""
+        """The assignor's assignment from fresh metadata, or None once the generation is over."""
         wanted = sorted({topic for member in work.members for topic in member.subscription.topics})
         backoff = Backoff(self._rng)
         while self._still_assigns(work):
@@ -395,7 +395,7 @@ class Session:
                 continue
             self._wait(None)
             self._warn_of_hidden(metadata.errors)
-            # For a large group this takes seconds, in which the other seats of this loop must not fall silent; and a
+            # For a large group this takes seconds, in which the other seats of this loop must not fall silent. And a
             # custom assignor that hangs must not keep the process from its end.
             assignments = await asyncio.wrap_future(
                 in_a_thread(partial(_assign, self._chosen(work), work, metadata.topics), "assign")
@@ -406,11 +406,11 @@ class Session:
         return None
 
     def _chosen(self, work: contract.ComputeAssignment) -> Assignor:
-        """Which of ours the coordinator chose: it chooses none that we did not offer."""
+        """The assignor of ours that the coordinator chose: it chooses none that we did not offer."""
         return next(each for each in self.config.assignors if each.name == work.assignor)
 
     def _warn_of_hidden(self, errors: Mapping[str, int]) -> None:
-        """Java's leader ends with this (TopicAuthorizationException); here the members of all other topics go on."""
+        """Java's leader ends with this (TopicAuthorizationException). Here the members of all other topics go on."""
         hidden = {topic for topic, code in errors.items() if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED}
         for topic in sorted(hidden - self._hidden):
             log.warning(
@@ -425,9 +425,9 @@ class Session:
         return self.machine.assigning_in == work.generation
 
     def fail(self, error: BaseException) -> None:
-        """End this member, with an error that names it; nothing happens if it has ended.
+        """End this member, with an error that names it, unless it has ended.
 
-        A dynamic one leaves (`member.actions`); what fails on its way out ends it at once.
+        A dynamic one leaves (`member.actions`). A failure on its way out ends it at once.
         """
         if self.failure is not None or self.machine.ended:
             self.post(contract.Close())
@@ -447,7 +447,7 @@ class Session:
         self._observer(self, contract.Failed(error=rejected))
 
     def _rejected(self, error: BaseException) -> GroupRejected:
-        """`error` as what ends this member, which it names. A cause of ours says the same from now on."""
+        """`error` as one that names and ends this member. A `KgroupError` cause has the same text from now on."""
         who = f"Member {self.config.instance_id!r}" if self.config.instance_id else "A dynamic member"
         cause = str(error) if isinstance(error, KgroupError) else f"a fault of its own, {error!r}"
         rejected = GroupRejected(
@@ -456,7 +456,7 @@ class Session:
         )
         rejected.__cause__ = error
         if isinstance(error, KgroupError):
-            error.args = rejected.args  # whoever asks for the group's view hears whose error it is
+            error.args = rejected.args  # `Group.view` raises this one: it must name the member, too
         else:
             log.error("%s: a fault that should be reported", self._name, exc_info=error)
         return rejected
@@ -472,7 +472,7 @@ class Session:
             task.cancel()
         try:
             await asyncio.gather(*pending, return_exceptions=True)
-        finally:  # 1. a session stops by itself; 2. meanwhile the group is closed, and cancels it; its socket must go
+        finally:  # 1. A session stops by itself. 2. The group is closed, and cancels it. Its socket must go
             connection, self._connection = self._connection, None
             if connection is not None:
                 await connection.close()
@@ -481,12 +481,12 @@ class Session:
 def _assign(
     assignor: Assignor, work: contract.ComputeAssignment, topics: Mapping[str, TopicDescription]
 ) -> tuple[tuple[str, frozenset[TopicPartition]], ...]:
-    """What every member shall own. Runs in a thread: it takes values and gives values."""
+    """The partitions that every member shall own. Runs in a thread: it takes values and gives values."""
     return tuple(sorted(assignor.assign(work.members, topics).items()))
 
 
 async def _translate(request: Asked, translate: Callable[[], _T]) -> _T:
-    """Run `translate`: in a thread for what has everybody's subscriptions or assignments, as the assignor is."""
+    """Run `translate`, in a thread for messages with all members' subscriptions or assignments, as the assignor is."""
     if isinstance(request, contract.Parkable):
         return await asyncio.to_thread(uncollected()(translate))
     return translate()

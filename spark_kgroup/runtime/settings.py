@@ -1,4 +1,4 @@
-"""Which group, and how its seats behave: what whoever starts the runtime decides. Plain values."""
+"""Which group, and how its seats behave: the choices of the runtime's owner. Plain values."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ class GroupSettings:
     """Which group, and how its seats behave.
 
     Attributes:
-        topics: subscribed names; none if there is a pattern.
+        topics: subscribed names, or none if there is a pattern.
         pattern: the topics that it matches are subscribed, as they come and go.
         topics_must_exist: whether a subscribed topic that does not exist is an error, or just not there.
-        instance_ids: one static member each; None makes a dynamic member.
+        instance_ids: one static member each. None makes a dynamic member.
         group_protocol: "classic", or "consumer" (KIP-848), under which the coordinator assigns and decides about
             sessions and heartbeats: `assignors`, `session_timeout_ms` and `heartbeat_interval_ms` are not for it.
         assignors: Kafka's names or module:Class, in order of preference.
-        rack_of: instance id -> where that seat reads (KIP-881), None if nobody has said so; asked at each join, on the
-            event loop. Another answer than before is no reason to join.
+        rack_of: instance id -> the rack where that seat reads (KIP-881), or None if it is not known. Asked at each
+            join, on the event loop. Another answer than before is no reason to join.
         own_ids: whether static seats of a classic group are to have member ids that this process made.
-        own_ids_if_alone: the same, if nobody else is in the group when it has first come to rest, and no earlier
-            process was reading anything. Until that is decided, `GroupView.settled` is false.
-        server_assignor: the coordinator's, under the consumer protocol; None for its first.
-        previously_owned: instance id -> what an earlier process of that seat may have been reading.
-        holds_rebalances: whether a rebalance that the group's assignment needs waits for `Group.force_rebalance`:
-            for an application that must commit what it knows of partitions before somebody gets them. It sees it in
-            `GroupView.held`. Partitions that are new do not wait.
+        own_ids_if_alone: the same, if the group has no other member when it has first come to rest, and no earlier
+            process was reading partitions. Until that is decided, `GroupView.settled` is false.
+        server_assignor: the coordinator's, under the consumer protocol, or None for its first.
+        previously_owned: instance id -> the partitions that an earlier process of that seat may have been reading.
+        holds_rebalances: whether a rebalance that the group's assignment needs waits for `Group.force_rebalance`: for
+            an application that must commit its knowledge of partitions before another member gets them. It sees the
+            reason in `GroupView.held`. A rebalance for new partitions does not wait.
         releases_seats: whether `Group.close` releases seats under the consumer protocol, so that any other process may
-            have them at once; if not, they wait for this application's next process, which may have work to finish.
-        cap_seats_to_partitions: no more seats than the topics have partitions at the start; no limit if one
-            of them is missing then.
-        commit_metadata: who commits, and the topic's id as text, "" where it has none -> what is written beside one
-            partition of each topic; asked at each commit, on the event loop.
-        commit_mark: the same -> what is written beside all others.
-        before_joining: is told what the group has committed, and what is written beside it, before any seat joins; None
-            if that is not asked for. On the event loop.
-        alive: whether the process that the seats work for is still there; asked as each request is sent. If not,
-            nothing is sent, and the seats fail: another process may have their place by now.
+            have them at once. If not, they wait for this application's next process, which may have work to finish.
+        cap_seats_to_partitions: no more seats than the topics have partitions at the start, without a limit if one of
+            them is missing then.
+        commit_metadata: the member that commits, and the topic's id as text, "" where it has none -> the text to write
+            beside one partition of each topic. Asked at each commit, on the event loop.
+        commit_mark: the same -> the text to write beside all other partitions.
+        before_joining: called with the group's committed offsets, and the texts beside them, before any seat joins, or
+            None if they are not asked for. On the event loop.
+        alive: whether the process that the seats work for is still there, asked as each request is sent. If not, no
+            request is sent, and the seats fail: another process may have their place by now.
     """
 
     bootstrap: tuple[Address, ...]

@@ -1,10 +1,10 @@
-"""Whether our seats have heard what the group wants them to have, under the consumer protocol.
+"""Whether our seats have reached their target assignments, under the consumer protocol.
 
-A newcomer is first assigned nothing, or what is free at once, and the coordinator computes targets later and all at
-once (group.consumer.assignment.interval.ms): a member that owns what it is assigned may be far from its share. The
-group's description tells each member's target, so this is asked until all of them are reached. Whoever has news there
-heartbeats at once, and not at the end of its interval: seats of one process would else hand partitions over to each
-other at 5 s a step (group.consumer.heartbeat.interval.ms). Targets are computed while the coordinator answers some
+A newcomer is first assigned no partitions, or those that are free at once, and the coordinator computes targets later
+and all at once (group.consumer.assignment.interval.ms): a member that owns its assignment may be far from its share.
+The group's description tells each member's target, so this is asked until all of them are reached. A seat that has news
+there heartbeats at once, and not at the end of its interval: seats of one process would else hand partitions over to
+each other at 5 s a step (group.consumer.heartbeat.interval.ms). Targets are computed while the coordinator answers some
 member's heartbeat, so one seat of ours asks while they are due.
 """
 
@@ -51,7 +51,7 @@ class Shares:
 
     @property
     def known(self) -> bool:
-        """Whether each of our seats has its target, in the epoch in which it is; a classic group says so itself."""
+        """Whether each of our seats has its target, in its epoch. True in a classic group, which says so itself."""
         if self._settings.group_protocol != CONSUMER:
             return True
         return self._confirmed is not None and self._confirmed == self._settled()
@@ -61,7 +61,7 @@ class Shares:
         self._confirmed = None
 
     async def run(self) -> None:
-        """Look while something is unknown, until cancelled; the longer nothing changes, the less often."""
+        """Look while a target is unknown, until cancelled, and less often the longer our seats stay the same."""
         wait_ms, before = SHARES_LOOK_MIN_MS, None
         while True:
             await asyncio.sleep(wait_ms / 1000)
@@ -72,7 +72,7 @@ class Shares:
                 await self._look(settled)
 
     def _settled(self) -> _Members | None:
-        """Our members, if each owns what it is assigned, as far as it knows."""
+        """Our members, if each owns its assignment, as far as it knows."""
         machines = [session.machine for session in self._sessions.values()]
         return frozenset(m.identity for m in machines) if machines and all(m.settled for m in machines) else None
 

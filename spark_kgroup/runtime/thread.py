@@ -1,7 +1,7 @@
 """A `Group` behind blocking calls: one daemon thread, one event loop, all the seats.
 
-The caller's thread knows nothing of asyncio. Every call has a bound; if the thread itself died,
-the call raises what it died of.
+The caller's thread needs no asyncio. Every call has a bound. If the thread itself died, the call raises
+`GroupUnsettled` at that bound.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class GroupRuntime:
 
     Thread-safe. A context manager: leaving it closes the seats without leaving the group (KIP-345).
 
-    A call between start and close does, returns and raises what the method does that its docstring names, and raises
+    A call between start and close acts, returns and raises as the method that its docstring names. It also raises
     `GroupUnsettled` if the thread did not answer within the bound.
     """
 
@@ -133,7 +133,7 @@ class GroupRuntime:
         return self._run(lambda group: group.topics.gone(names))
 
     def begin_end_offsets(self, partitions: Iterable[TopicPartition], *, read_committed: bool) -> EndListing:
-        """Begin `Offsets.begin_ends`; other calls go on beside it."""
+        """Begin `Offsets.begin_ends`. Other calls go on beside it."""
         begun = self._begin(lambda group: group.offsets.begin_ends(partitions, read_committed=read_committed))
         return EndListing(begun, self._run)
 
@@ -190,7 +190,7 @@ class GroupRuntime:
         return self._begin(work, timeout_ms)()
 
     def _begin(self, work: Callable[[Group], Coroutine[Any, Any, T]], timeout_ms: int | None = None) -> Callable[[], T]:
-        """Begin `work`; what comes back waits for its end."""
+        """Begin `work`. The returned call waits for its end."""
         group = self._group
         if group is None:
             raise GroupUnsettled("The group runtime is closed; this stream reader cannot be used any more.")
@@ -221,13 +221,13 @@ class EndListing:
         self._listing: OffsetListing | None = None
 
     def answers(self, patience_ms: int) -> Answers[int]:
-        """What has been answered when all have, at the latest after `patience_ms`; raises as `OffsetListing`'s."""
+        """The answers when all are there, at the latest after `patience_ms`. Raises as `OffsetListing.answers`."""
         listing = self._listing = self._listing or self._begun()
         return self._run(lambda _: _ends(listing, patience_ms), patience_ms + CALL_SLACK_MS)
 
     @property
     def ended(self) -> bool:
-        """Nobody is asked any more: all have answered, or the time is up."""
+        """No leader is asked any more: all have answered, or the time is up."""
         return self._listing is not None and self._listing.ended
 
 

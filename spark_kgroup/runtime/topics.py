@@ -1,4 +1,4 @@
-"""What brokers say of topics: which exist, and with how many partitions."""
+"""Look-ups of topics at the brokers: which exist, and with how many partitions."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ log = logging.getLogger(__name__)
 
 
 class Topics:
-    """The subscribed topics as brokers showed them last, and look-ups of any others.
+    """The subscribed topics as brokers showed them last, and look-ups of any other topics.
 
     Attributes:
-        known: the subscribed topics, or those that the pattern matches, that existed at the last refresh; empty
+        known: the subscribed topics, or those that the pattern matches, that existed at the last refresh, or empty
             before the first.
 
     """
@@ -40,14 +40,14 @@ class Topics:
 
         Raises:
             WireError: no broker answered in time.
-            UnknownTopic: this user may not see a subscribed topic; or it does not exist, and it must.
+            UnknownTopic: this user may not see a subscribed topic, or it does not exist, and it must.
         """
         if monotonic_ms() - self._known_at_ms > max_age_ms:
             await self.refresh(timeout_ms=self._settings.api_timeout_ms)
         return self.known
 
     async def refresh(self, timeout_ms: int) -> None:
-        """Ask for the subscribed topics anew; raises as `subscribed`."""
+        """Ask for the subscribed topics anew. Raises as `subscribed`."""
         if self._settings.pattern is not None:
             await self._match(self._settings.pattern, timeout_ms)
             return
@@ -70,16 +70,16 @@ class Topics:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What is subscribed: the names that were given, or those that the pattern matched last."""
+        """The subscribed names: those that were given, or those that the pattern matched last."""
         return self._settings.topics if self._settings.pattern is None else tuple(sorted(self.known))
 
     async def match_now(self) -> None:
         """Match the pattern once more, unless that was done just now, for all seats of this process together.
 
-        A classic member does so before it joins. Whoever finds a topic first makes the group rebalance: if all others
-        look before they join, that is the only rebalance for it (ConsumerCoordinator.onJoinPrepare). One under the
-        consumer protocol does so when it is assigned a topic that brokers have matched and we have not. If brokers do
-        not answer, what is known has to do.
+        A classic member does so before it joins. The member that finds a topic first makes the group rebalance: if all
+        other members look before they join, that is the only rebalance for it (ConsumerCoordinator.onJoinPrepare). A
+        member under the consumer protocol does so when it is assigned a topic that brokers have matched and we have
+        not. If brokers do not answer, the known topics have to do.
         """
         async with self._matching:
             try:
@@ -88,10 +88,10 @@ class Topics:
                 log.info("no look at the pattern's topics this time: %s", error)
 
     async def _match(self, pattern: TopicPattern, timeout_ms: int) -> None:
-        """Ask for all topics; those that this user may not describe are not among them.
+        """Ask for all topics. Those that this user may not describe are not among them.
 
-        What was there and is not is asked for by name: a broker that lags behind would make the group rebalance. What
-        this user may not describe any more is not gone: whoever reads it hears why that is refused.
+        Topics that have vanished are asked for by name: a broker that lags behind would make the group rebalance. A
+        topic that this user may not describe any more is not gone: a seat that reads it hears why that is refused.
         """
         every = await self._cluster.metadata(None, timeout_ms=timeout_ms)
         chosen = await asyncio.to_thread(self._select, pattern, every.topics.keys() - every.internal)
@@ -105,7 +105,7 @@ class Topics:
         self.known, self._known_at_ms = found, monotonic_ms()
 
     def _select(self, pattern: TopicPattern, names: Set[str]) -> tuple[str, ...]:
-        """Those that match; raises as `TopicPattern.select`."""
+        """The names that match. Raises as `TopicPattern.select`."""
         begun_s = time.thread_time()
         chosen = pattern.select(names, time.thread_time)
         took_s = time.thread_time() - begun_s
@@ -130,7 +130,7 @@ class Topics:
         return (await self._cluster.metadata(sorted(names))).topics
 
     async def gone(self, names: Iterable[str]) -> frozenset[str]:
-        """Those of `names` that brokers do not know; what this user may not see may be there.
+        """Those of `names` that brokers do not know. A topic that this user may not see may exist.
 
         Raises:
             WireError: no broker answered in time.

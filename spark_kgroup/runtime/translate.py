@@ -1,4 +1,4 @@
-"""Between a member machine's requests and events, and Kafka's messages. No I/O."""
+"""Translates between a member machine's requests and events, and Kafka's messages. No I/O."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 
 
 Asked = contract.Parkable | contract.HeartbeatRequest | contract.RenameRequest
-"""What is asked over a member's own connection."""
+"""The requests that go over a member's own connection."""
 
 
 def to_message(request: Asked, config: Config, rack: str | None = None) -> messages.Request:
-    """The Kafka message for what a machine wants sent; `rack` is where its last join said that the member reads."""
+    """The Kafka message for a machine's request. `rack` is the member's, as its last join named it."""
     match request:
         case contract.JoinRequest(identity=who, protocols=protocols, reason=reason):
             return messages.join_group(
@@ -43,7 +43,7 @@ def to_message(request: Asked, config: Config, rack: str | None = None) -> messa
         case contract.HeartbeatRequest(identity=who):
             return messages.heartbeat(config.group, who)
         case contract.RenameRequest(identity=who):
-            # What the member has said in its joins: what differs would make the broker assign anew.
+            # The same values as in the member's joins: a difference would make the broker assign anew.
             newest, _ = messages.consumer_group_heartbeat(
                 config.group,
                 who,
@@ -76,7 +76,7 @@ def to_event(request: Asked, response: messages.Response) -> contract.Event:
 
 
 def _error(response: messages.JoinGroupResponse | messages.SyncGroupResponse, protocols: Collection[str]) -> int:
-    """The error of an answer; an answer in a protocol that we did not ask for is one (Java: AbstractCoordinator)."""
+    """The error of an answer. An answer in a protocol that we did not ask for is one (Java: AbstractCoordinator)."""
     error = int(response.error_code)
     of_ours = response.protocol_type in (None, "consumer") and response.protocol_name in (None, *protocols)
     return error if error or of_ours else ErrorCode.INCONSISTENT_GROUP_PROTOCOL

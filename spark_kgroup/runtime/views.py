@@ -1,4 +1,4 @@
-"""What a group's owner is shown of its seats. Plain values."""
+"""The seats of a group as its owner sees them. Plain values."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class SeatView:
     """One seat at one moment.
 
     Attributes:
-        owned_since: what is owned, with the identity under which each partition's ownership began.
-        to_give_up: to be given up before the next piece of work; what is not in `owned_since` was an earlier process's.
-        settled: in a generation with nothing to give up and no rejoin on its way.
-        trouble: what the seat waits for, as a clause about it; None if for nothing.
+        owned_since: the owned partitions, with the identity under which each partition's ownership began.
+        to_give_up: to be given up before the next piece of work. Those not in `owned_since` were an earlier process's.
+        settled: in a generation with no partition to give up and no rejoin on its way.
+        trouble: why the seat waits, as a clause about it, or None if it does not wait.
     """
 
     instance_id: str
@@ -31,12 +31,12 @@ class SeatView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeatCommit:
-    """What one seat is to commit.
+    """The positions that one seat is to commit.
 
     Attributes:
         seat: as it was when it was checked that it holds the partitions: the commit goes out under that identity.
         positions: partition -> the offset of the next record.
-        topic_ids: topic -> the id, as text, of the topic that the positions are of; those of a cluster without topic
+        topic_ids: topic -> the id, as text, of the topic that the positions are of. Topics of a cluster without topic
             ids are missing.
     """
 
@@ -50,10 +50,11 @@ class GroupView:
     """All seats at one moment.
 
     Attributes:
-        look_due: a static seat was asked back without a rebalance, and nobody has looked yet whether the group's
+        look_due: a static seat was asked back without a rebalance, and no look has told yet whether the group's
             assignment still fits.
-        held: what a rebalance is needed for, where it waits for the owner's word (`GroupSettings.holds_rebalances`).
-        shares_known: whether each seat has heard what the group wants it to have (`runtime.shares`).
+        held: the misfit that needs a rebalance, where that waits for the owner's word
+            (`GroupSettings.holds_rebalances`).
+        shares_known: whether each seat has reached its target assignment (`runtime.shares`).
         ids_decided: whether each seat has the member id with which it begins to read (`runtime.own_ids`).
     """
 

@@ -18,10 +18,10 @@ READ_ONCE = tuple(GOAL.values())
 
 ROOMS: dict[str, tuple[float, ...]] = {
     "spark_kgroup": READ_ONCE,
-    "spark_kgroup/assignors": (36.0, 8.0, 12.0),
-    "spark_kgroup/member": (32.0, 4.0, 16.0),
+    "spark_kgroup/assignors": READ_ONCE,
+    "spark_kgroup/member": READ_ONCE,
     "spark_kgroup/wire": READ_ONCE,
-    "spark_kgroup/runtime": (32.0, 6.5, 14.0),
+    "spark_kgroup/runtime": READ_ONCE,
     "spark_kgroup/admin": READ_ONCE,
     "spark_kgroup/testing": READ_ONCE,
     "datasource/pyspark_kgroup": READ_ONCE,
