@@ -1,7 +1,8 @@
 """A real Kafka consumer group member, with all its parts.
 
-`GroupRuntime` puts the seats of a group behind blocking calls. `GroupSettings` names the group and how its members
-behave. Names are imported when they are asked for: many a process imports this package for its errors alone.
+`Group.connect` joins a group from a program on asyncio. `GroupRuntime` puts the seats of a group behind blocking calls,
+and `GroupSettings` names the group and how its members behave. Names are imported when they are asked for: many a
+process imports this package for its errors alone.
 """
 
 from __future__ import annotations
@@ -11,32 +12,44 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from spark_kgroup.errors import KgroupError
+    from spark_kgroup.membership import Assigned, Group, Lost, Revoked
     from spark_kgroup.model import MemberIdentity, TopicDescription, TopicPartition
     from spark_kgroup.runtime.settings import GroupSettings
     from spark_kgroup.runtime.thread import GroupRuntime
     from spark_kgroup.runtime.views import GroupView, SeatView
+    from spark_kgroup.wire.security.settings import SecuritySettings
 
     __version__: str
 
 __all__ = [
+    "Assigned",
+    "Group",
     "GroupRuntime",
     "GroupSettings",
     "GroupView",
     "KgroupError",
+    "Lost",
     "MemberIdentity",
+    "Revoked",
     "SeatView",
+    "SecuritySettings",
     "TopicDescription",
     "TopicPartition",
     "__version__",
 ]
 
 _MODULES: Final = {
+    "Assigned": "spark_kgroup.membership",
+    "Group": "spark_kgroup.membership",
     "GroupRuntime": "spark_kgroup.runtime.thread",
     "GroupSettings": "spark_kgroup.runtime.settings",
     "GroupView": "spark_kgroup.runtime.views",
     "KgroupError": "spark_kgroup.errors",
+    "Lost": "spark_kgroup.membership",
     "MemberIdentity": "spark_kgroup.model",
+    "Revoked": "spark_kgroup.membership",
     "SeatView": "spark_kgroup.runtime.views",
+    "SecuritySettings": "spark_kgroup.wire.security.settings",
     "TopicDescription": "spark_kgroup.model",
     "TopicPartition": "spark_kgroup.model",
 }

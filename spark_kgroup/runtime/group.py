@@ -380,7 +380,7 @@ class Group:
                 pass
         return view
 
-    def give_up(self, instance_id: str, partitions: frozenset[TopicPartition]) -> None:
+    def give_up(self, instance_id: str | None, partitions: frozenset[TopicPartition]) -> None:
         """Tell a seat that its `partitions` are not read any more, AFTER their positions were committed."""
         self._sessions[instance_id].post(contract.GaveUp(partitions=partitions))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from spark_kgroup.errors import OptionError
 from spark_kgroup.limits import (
     API_TIMEOUT_MS,
     HEARTBEAT_INTERVAL_MS,
@@ -88,3 +89,18 @@ class GroupSettings:
     commit_mark: Callable[[MemberIdentity, str], str] = _nothing
     before_joining: Callable[[Mapping[TopicPartition, CommittedOffset]], None] | None = None
     alive: Callable[[], bool] = lambda: True
+
+    def __post_init__(self) -> None:
+        """Refuse texts where there must be several values.
+
+        Raises:
+            OptionError: it names the setting.
+        """
+        if isinstance(self.bootstrap, str) or not all(isinstance(each, Address) for each in self.bootstrap):
+            raise OptionError(
+                f"`bootstrap` is {self.bootstrap!r}: give addresses, as `parse_bootstrap` returns them, or use "
+                "`Group.connect`, which takes a text."
+            )
+        for name in ("topics", "instance_ids", "assignors"):
+            if isinstance(value := getattr(self, name), str):
+                raise OptionError(f"`{name}` is {value!r}: give a tuple, such as ({value!r},).")

@@ -10,12 +10,17 @@ import spark_kgroup
 def test_the_names_offered_are_sorted_and_are_what_their_modules_have() -> None:
     assert spark_kgroup.__all__ == sorted(spark_kgroup.__all__)
     assert spark_kgroup.__all__ == [
+        "Assigned",
+        "Group",
         "GroupRuntime",
         "GroupSettings",
         "GroupView",
         "KgroupError",
+        "Lost",
         "MemberIdentity",
+        "Revoked",
         "SeatView",
+        "SecuritySettings",
         "TopicDescription",
         "TopicPartition",
         "__version__",

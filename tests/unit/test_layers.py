@@ -26,6 +26,7 @@ ROOMS = {
     "member": BASE | {"assignors", "rights"},
     "wire": BASE | {"threads", "rights"},
     "runtime": BASE | {"clock", "rights", "uncollected", "threads", "assignors", "member", "wire", "topic_pattern"},
+    "membership": BASE | {"assignors", "member", "wire", "runtime"},
     "testing": BASE | {"threads"},
     "admin": BASE | {"uncollected", "assignors", "member", "wire", "runtime", "testing", "seat_note", "topic_pattern"},
 }

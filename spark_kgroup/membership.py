@@ -1,0 +1,265 @@
+"""A membership in a consumer group, for programs on asyncio: `async with Group.connect(...) as group`.
+
+The program is told by events which partitions it owns, commits their offsets, and releases partitions that the group
+asks for. It reads records with a client of its own choice, or works on partitions in some other way: a partition may
+stand for a shard, a tenant, a device.
+
+`Group.connect` runs a `runtime.Group`, the seats without an opinion of what an application does with them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from spark_kgroup.assignors import assignors_called
+from spark_kgroup.errors import KgroupError, OptionError
+from spark_kgroup.limits import SESSION_TIMEOUT_MS
+from spark_kgroup.member import contract
+from spark_kgroup.model import TopicPartition
+from spark_kgroup.runtime.group import Group as Seats
+from spark_kgroup.runtime.session import Session
+from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.wire.address import parse_bootstrap
+from spark_kgroup.wire.security.secured import security_of
+from spark_kgroup.wire.security.settings import SecuritySettings
+
+log = logging.getLogger(__name__)
+
+_LOOK_MS: Final = 60_000
+"""How long `events` waits before it looks again whether a seat has failed: it hears of that at once anyway."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned:
+    """The group has assigned `partitions` to the seat `instance_id`: it owns them from now on.
+
+    A restarted program gets the partitions that its seat still holds in the same way.
+    """
+
+    instance_id: str | None
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revoked:
+    """The group asks for `partitions` back: finish their work, `Group.commit` their offsets, then `Group.release` them.
+
+    The seat owns them until then. The group waits for them for its rebalance timeout (KIP-429: onPartitionsRevoked).
+    """
+
+    instance_id: str | None
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """The seat owns `partitions` no longer: stop their work, and commit none of it (KIP-429: onPartitionsLost)."""
+
+    instance_id: str | None
+    partitions: frozenset[TopicPartition]
+    reason: str
+
+
+Event = Assigned | Revoked | Lost
+
+
+class Group:
+    """One or more seats of this program in a consumer group. Made by `connect`, and used on one event loop."""
+
+    def __init__(self, settings: GroupSettings) -> None:
+        self._seats = Seats(settings, observer=self._on_notice)
+        self._events: deque[Event] = deque()
+        self._owned: dict[str | None, frozenset[TopicPartition]] = {}
+        self._revoked: dict[str | None, frozenset[TopicPartition]] = {}
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls,
+        bootstrap: str,
+        *,
+        group: str,
+        topics: Iterable[str],
+        instance_ids: Iterable[str | None],
+        assignors: Iterable[str] = ("cooperative-sticky",),
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        security: SecuritySettings | None = None,
+    ) -> AsyncIterator[Group]:
+        """Join a group for as long as the block runs.
+
+        Seats with an instance id are static members (KIP-345): they keep their place for `session_timeout_ms` after the
+        block, so that a restarted program has its partitions again without a rebalance. `leave` gives them back. A seat
+        whose instance id is None is a dynamic member, which leaves at the end of the block.
+
+        Args:
+            bootstrap: brokers, as "host:port[,host:port]".
+            group: the group's id.
+            topics: names of topics that exist.
+            instance_ids: of each seat, unique in the group, such as "worker-0"; [None] for one dynamic member.
+            assignors: names of assignors, the preferred one first, or "module:Class".
+            session_timeout_ms: how long a seat may be silent before its partitions go to other members.
+            security: how to connect and who to be; by default without TLS and login.
+
+        Raises:
+            OptionError: an argument is none of that.
+            WireError: the cluster cannot be reached, or refuses this client, within 15 s.
+            UnknownTopic: a topic does not exist.
+        """
+        seats = _several("instance_ids", instance_ids, "worker-0")
+        if len(set(seats)) < len(seats):
+            raise OptionError(f"`instance_ids` names a seat twice: {seats!r}.")
+        settings = GroupSettings(
+            bootstrap=parse_bootstrap(_text("bootstrap", bootstrap)),
+            group=_text("group", group),
+            topics=tuple(_text("topics", topic) for topic in _several("topics", topics, "orders")),
+            instance_ids=tuple(seat if seat is None else _text("instance_ids", seat) for seat in seats),
+            assignors=tuple(_text("assignors", name) for name in _several("assignors", assignors, "range")),
+            session_timeout_ms=session_timeout_ms,
+            security=security_of(security if security is not None else SecuritySettings()),
+        )
+        assignors_called(settings.assignors)  # a wrong name is an error before a seat joins
+        connected = cls(settings)
+        try:
+            await connected._seats.start()
+            try:
+                yield connected
+            finally:
+                if None in settings.instance_ids:
+                    await connected._leave_if_possible()
+        finally:
+            await connected._seats.close()
+
+    @property
+    def owned(self) -> Mapping[str | None, frozenset[TopicPartition]]:
+        """Instance id -> partitions of which `events` has told, and that are neither released nor lost."""
+        return {seat: partitions for seat, partitions in self._owned.items() if partitions}
+
+    def events(self) -> AsyncIterator[Event]:
+        """The changes of the seats' ownership, in order, for as long as the group is connected.
+
+        The iterator raises KgroupError when a seat has ended for good (fenced, rejected). The error says why.
+        """
+        return _Events(self._events, self._seats)
+
+    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Partition -> the offset at which to go on; without partitions for which the group has none.
+
+        Raises:
+            WireError: the coordinator did not answer in time, or refused.
+        """
+        found = await self._seats.offsets.committed(partitions)
+        return {partition: committed.offset for partition, committed in found.items() if committed is not None}
+
+    async def commit(self, positions: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
+        """Commit, for each partition, the offset of the next record.
+
+        Returns:
+            The partitions whose commit the coordinator has confirmed. Partitions that no seat owns are not among them.
+
+        Raises:
+            BrokerError: this user may not commit.
+            KgroupError: a seat has ended for good.
+        """
+        confirmed: frozenset[TopicPartition] = frozenset()
+        for seat in self._seats.view().seats:
+            own = {partition: at for partition, at in positions.items() if partition in seat.owned_since}
+            if own:
+                confirmed |= await self._seats.commits.commit(seat.identity, own)
+        return confirmed
+
+    def release(self, partitions: Iterable[TopicPartition]) -> None:
+        """Give up partitions that were `Revoked`, AFTER their offsets were committed.
+
+        Raises:
+            OptionError: the group has not asked for one of them.
+        """
+        wanted = frozenset(partitions)
+        if unasked := wanted.difference(*self._revoked.values()):
+            raise OptionError(f"The group has not asked for {min(unasked)}: release what `Revoked` names.")
+        for seat, revoked in self._revoked.items():
+            if given_up := revoked & wanted:
+                self._forget(seat, given_up)
+                self._seats.give_up(seat, given_up)
+
+    async def leave(self) -> None:
+        """Give all seats back for good: the group rebalances at once.
+
+        Raises:
+            GroupUnsettled: the coordinator did not confirm it in time.
+        """
+        await self._seats.leave()
+
+    async def _leave_if_possible(self) -> None:
+        try:
+            await self.leave()
+        except KgroupError as problem:  # the block's own error matters more
+            log.info("the dynamic member stays until its session is over: %s", problem)
+
+    # ----------------------------------------------------------------------------------------- from the seats
+
+    def _on_notice(self, session: Session, notice: contract.Notice) -> None:
+        seat = session.config.instance_id
+        match notice:
+            case contract.Assigned(added=added, revoked=revoked):
+                if new := added - revoked:
+                    self._owned[seat] = self._owned.get(seat, frozenset()) | new
+                    self._events.append(Assigned(instance_id=seat, partitions=new))
+                self._on_revoked(session, revoked)
+            case contract.GiveUpAll(partitions=partitions):
+                self._on_revoked(session, partitions)
+            case contract.Lost(partitions=partitions, reason=reason):
+                if gone := partitions & self._owned.get(seat, frozenset()):
+                    self._forget(seat, gone)
+                    self._events.append(Lost(instance_id=seat, partitions=gone, reason=reason))
+
+    def _on_revoked(self, session: Session, partitions: frozenset[TopicPartition]) -> None:
+        """Announce what the program works on, once. What it has never heard of is released at once."""
+        seat = session.config.instance_id
+        known = self._owned.get(seat, frozenset())
+        if unknown := partitions - known:
+            session.post(contract.GaveUp(partitions=unknown))
+        if new := (partitions & known) - self._revoked.get(seat, frozenset()):
+            self._revoked[seat] = self._revoked.get(seat, frozenset()) | new
+            self._events.append(Revoked(instance_id=seat, partitions=new))
+
+    def _forget(self, seat: str | None, partitions: frozenset[TopicPartition]) -> None:
+        for table in (self._owned, self._revoked):
+            table[seat] = table.get(seat, frozenset()) - partitions
+
+
+class _Events(AsyncIterator[Event]):
+    """Not a generator: a program may break out of its loop, and nothing is left to close."""
+
+    def __init__(self, events: deque[Event], seats: Seats) -> None:
+        self._events = events
+        self._seats = seats
+
+    async def __anext__(self) -> Event:
+        while not self._events:
+            try:
+                await self._seats.wait_until(lambda _: bool(self._events), _LOOK_MS)
+            except KgroupError:
+                if not self._events:  # else the program first hears of the partitions that the seat has lost
+                    raise
+        return self._events.popleft()
+
+
+def _several(name: str, given: Iterable[object], example: str) -> list[object]:
+    """The items of an argument that takes several; raises OptionError for a text, whose items are characters."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise OptionError(f"`{name}` is {given!r}: give a list, such as [{example!r}].")
+    found = list(given)
+    if not found:
+        raise OptionError(f"`{name}` is empty: give at least one, such as [{example!r}].")
+    return found
+
+
+def _text(name: str, given: object) -> str:
+    if not isinstance(given, str) or not given.strip():
+        raise OptionError(f"`{name}` has {given!r}: give a text that is not empty.")
+    return given
