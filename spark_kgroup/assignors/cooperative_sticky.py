@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import filterfalse
 from typing import Final, NamedTuple
 
@@ -171,6 +171,22 @@ def undisputed_claims(members: Sequence[GroupMember]) -> dict[str, frozenset[Top
                 if member.member_id != holder:
                     lost[member.member_id].append(partition)
     return {member.member_id: member.subscription.owned.difference(lost[member.member_id]) for member in members}
+
+
+def with_claims_of(
+    topics: Collection[str], assignment: Mapping[str, frozenset[TopicPartition]], members: Sequence[GroupMember]
+) -> dict[str, frozenset[TopicPartition]]:
+    """`assignment`, and in it each member's undisputed claims of those of `topics` to which it subscribes.
+
+    For topics that the leader may not see (TOPIC_AUTHORIZATION_FAILED): it cannot tell how many partitions they have,
+    and must not take them from members that read them.
+    """
+    claims = undisputed_claims(members)
+    return {
+        member.member_id: assignment[member.member_id]
+        | {tp for tp in claims[member.member_id] if tp.topic in topics and tp.topic in member.subscription.topics}
+        for member in members
+    }
 
 
 def _holder(claimants: Sequence[GroupMember]) -> str | None:

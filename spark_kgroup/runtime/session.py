@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Set
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar, assert_never
 from uuid import UUID
 
 from spark_kgroup.assignors.contract import Assignor
-from spark_kgroup.assignors.cooperative_sticky import undisputed_claims
+from spark_kgroup.assignors.cooperative_sticky import undisputed_claims, with_claims_of
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import GroupRejected, KgroupError, UnsupportedApi, WireError
 from spark_kgroup.limits import JOIN_TIMEOUT_SLACK_MS, LEAVE_TIMEOUT_MS, REQUEST_TIMEOUT_MS, WAIT_TOLD_AFTER_MS
@@ -394,11 +394,11 @@ class Session:
                 await asyncio.sleep(backoff.next_ms() / 1000)
                 continue
             self._wait(None)
-            self._warn_of_hidden(metadata.errors)
+            hidden = self._see_hidden(metadata.errors)
             # For a large group this takes seconds, in which the other seats of this loop must not fall silent. And a
             # custom assignor that hangs must not keep the process from its end.
             assignments = await asyncio.wrap_future(
-                in_a_thread(partial(_assign, self._chosen(work), work, metadata.topics), "assign")
+                in_a_thread(partial(_assign, self._chosen(work), work, metadata.topics, hidden), "assign")
             )
             if self._still_assigns(work):
                 self.snapshot = {t: metadata.topics[t].partition_count if t in metadata.topics else 0 for t in wanted}
@@ -409,17 +409,22 @@ class Session:
         """The assignor of ours that the coordinator chose: it chooses none that we did not offer."""
         return next(each for each in self.config.assignors if each.name == work.assignor)
 
-    def _warn_of_hidden(self, errors: Mapping[str, int]) -> None:
-        """Java's leader ends with this (TopicAuthorizationException). Here the members of all other topics go on."""
+    def _see_hidden(self, errors: Mapping[str, int]) -> set[str]:
+        """The topics that this user may not see, with one warning for each.
+
+        Java's leader ends with this (TopicAuthorizationException). Here the members of all other topics go on.
+        """
         hidden = {topic for topic, code in errors.items() if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED}
         for topic in sorted(hidden - self._hidden):
             log.warning(
-                "%s leads the group, and this user may not see topic %r, to which another member subscribes: no "
-                "member is assigned its partitions while this seat leads. Grant DESCRIBE on it to this user.",
+                "%s leads the group, and this user may not see topic %r, to which members subscribe: they "
+                "keep its partitions, and none is assigned anew, while this seat leads. Grant DESCRIBE on it to this "
+                "user.",
                 self._name,
                 topic,
             )
         self._hidden |= hidden
+        return hidden
 
     def _still_assigns(self, work: contract.ComputeAssignment) -> bool:
         return self.machine.assigning_in == work.generation
@@ -479,10 +484,11 @@ class Session:
 
 
 def _assign(
-    assignor: Assignor, work: contract.ComputeAssignment, topics: Mapping[str, TopicDescription]
-) -> tuple[tuple[str, frozenset[TopicPartition]], ...]:
+    assignor: Assignor, work: contract.ComputeAssignment, topics: Mapping[str, TopicDescription], hidden: Set[str]
+) -> contract.Shares:
     """The partitions that every member shall own. Runs in a thread: it takes values and gives values."""
-    return tuple(sorted(assignor.assign(work.members, topics).items()))
+    assignment = assignor.assign(work.members, topics)
+    return tuple(sorted((with_claims_of(hidden, assignment, work.members) if hidden else assignment).items()))
 
 
 async def _translate(request: Asked, translate: Callable[[], _T]) -> _T:

@@ -30,6 +30,7 @@ class Coordinator:
 
     Attributes:
         others: the topics of another member, none for no such member.
+        claims: the partitions that it claims.
         odd: another member's subscription that nobody can read.
         reasons: of each JoinGroup.
         rebalances: whether heartbeats are answered so, until the next join.
@@ -38,6 +39,7 @@ class Coordinator:
     def __init__(self, world: BrokerWorld) -> None:
         self.world = world
         self.others: tuple[str, ...] = ()
+        self.claims: frozenset[TopicPartition] = frozenset()
         self.odd: bytes | None = None
         self.reasons: list[str] = []
         self.rebalances = False
@@ -51,7 +53,7 @@ class Coordinator:
         self.rebalances = False
         members = {"m": request.protocols[0].metadata}
         if self.others:
-            members["other"] = encode_subscription(Subscription(topics=self.others))
+            members["other"] = encode_subscription(Subscription(topics=self.others, owned=self.claims, generation=1))
         if self.odd is not None:
             members["odd"] = self.odd
         self.members = members
@@ -178,7 +180,23 @@ async def test_a_topic_of_another_member_that_the_leader_may_not_see_is_said_onc
         logging.getLogger("spark_kgroup.runtime.session").removeHandler(handler)
     (line,) = warnings
     assert "may not see topic 'secret'" in line
-    assert "no member is assigned its partitions" in line
+    assert "they keep its partitions, and none is assigned anew" in line
+
+
+@led()
+async def test_members_keep_partitions_of_a_topic_that_the_leader_may_not_see_when_it_assigns(
+    coordinator: Coordinator, group: Group
+) -> None:
+    topic, hidden = coordinator.world.topic, KioErrorCode.topic_authorization_failed
+    coordinator.world.topic = lambda name, error: topic(name, hidden if name == "secret" else error)
+    coordinator.others, coordinator.rebalances = ("secret", "a"), True
+    coordinator.claims = frozenset(
+        {TopicPartition("secret", 0), TopicPartition("secret", 1), TopicPartition("left", 0)}
+    )
+    await until(lambda: len(coordinator.reasons) == 2)
+    await group.wait_until(lambda view: view.settled, 10_000)
+    (_, _, assigned) = coordinator.world.described["other"]
+    assert {tp for tp in assigned if tp.topic != "a"} == {TopicPartition("secret", 0), TopicPartition("secret", 1)}
 
 
 @led(request_timeout_ms=300)
