@@ -112,7 +112,8 @@ class Actions:
         self._wish = ""
         """Why a rebalance was wanted while a renaming or a join made it impossible, or empty if none was."""
         self._says_otherwise = False
-        """Joins leave their user data out, to be unlike the one before: see `_without_user_data`."""
+        """Whether the rule by which joins carry user data (not while `_renamed`) is turned round, so that the next join
+        is unlike the last."""
         self._timers: dict[Timer, int] = {}
 
     # -------------------------------------------------------------------------------------------- the outside
@@ -303,8 +304,8 @@ class Actions:
     # timeout, which is longer than a session. Only another connection can tell whether the group still knows us.
 
     def _schedule_look(self, now_ms: int) -> None:
-        # Three looks in a session, as is advised for heartbeats, and sooner on a new connection while the deadline is
-        # near. A coordinator that moved costs one request timeout at most.
+        # At least three looks in a session, as is advised for heartbeats, and sooner on a new connection while the
+        # deadline is near. A coordinator that moved costs one request timeout at most.
         session_ms = self.config.session_timeout_ms
         left_ms = self._timers.get(Timer.SESSION, now_ms + session_ms) - now_ms
         longest_ms = min(REQUEST_TIMEOUT_MS, session_ms // 3, max(left_ms // 2, RETRY_BACKOFF_MS))

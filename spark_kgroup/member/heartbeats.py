@@ -7,7 +7,7 @@ from typing import Final
 from spark_kgroup.member.contract import HeartbeatRequest
 
 _EARLIER_MAX: Final = 4
-"""As many heartbeats as a session has, and one more: the answer to an earlier one moves no deadline."""
+"""How many unanswered heartbeats before the latest are remembered. The answer to an older one is ignored."""
 
 
 class Heartbeats:

@@ -77,7 +77,7 @@ class Pacing:
         self._sent_away = 0
 
     def rejoin_ms(self, doublings: int) -> int:
-        """The wait until the next join, which may change as little as the `doublings` joins before it."""
+        """The wait before the next join: an interval, doubled `doublings` times, up to a maximum."""
         return min(self._heartbeat_interval_ms << min(doublings, _DOUBLINGS_MAX), REJOIN_BACKOFF_MAX_MS)
 
     def on_answered(self) -> None:

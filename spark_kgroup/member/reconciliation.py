@@ -42,7 +42,7 @@ class Reconciliation:
 
     @property
     def owned_by_id(self) -> frozenset[TopicIdPartition]:
-        """The same, as the coordinator wants it acknowledged."""
+        """The owned and inherited partitions by topic id, as a heartbeat tells the coordinator."""
         held = {**self._inherited, **self._owned}
         return frozenset(TopicIdPartition(topic_id, tp.partition) for tp, topic_id in held.items())
 
@@ -64,7 +64,7 @@ class Reconciliation:
 
     @property
     def acknowledged(self) -> bool:
-        """Whether the coordinator has heard of all owned partitions."""
+        """Whether the coordinator was last told of exactly the owned and inherited partitions."""
         return self.owned_by_id == self._acknowledged
 
     @property

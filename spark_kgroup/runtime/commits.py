@@ -35,7 +35,7 @@ _NO_IDS: Final[Mapping[str, str]] = MappingProxyType({})
 _AGAIN = ErrorCode.retriable_codes() | {ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.STALE_MEMBER_EPOCH}
 _MEMBERSHIP_OVER = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID})
 _ASK_WHETHER_MEMBER = _MEMBERSHIP_OVER | {ErrorCode.STALE_MEMBER_EPOCH}
-"""The last one: our epoch has moved, and a heartbeat brings the new one."""
+"""STALE_MEMBER_EPOCH: our epoch has moved, and a heartbeat brings the new one."""
 _TOO_LARGE = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.INVALID_COMMIT_OFFSET_SIZE})
 """A coordinator's answers for MESSAGE_TOO_LARGE and RECORD_LIST_TOO_LARGE: 4.x gives the first, older ones the
 second."""
@@ -83,7 +83,8 @@ class Commits:
             says why.
 
         Raises:
-            BrokerError: this user may not commit for the group or a topic, and never might, or not for a minute.
+            BrokerError: the right to commit for the group or a topic is missing. It never was there, or has been
+                missing for a minute.
         """
         deadline_ms = monotonic_ms() + COMMIT_TIMEOUT_MS
         backoff = Backoff(self._rng)

@@ -8,11 +8,11 @@ all of its members.
 
 A rebalance waits for all members (KIP-345), so it is not forced while a static leader may be away: it would only hold
 up the other members until the leader is back, and looks itself, or until its session is over, and the group rebalances
-anyhow. A process forces it if it has the leader, or a member that was asked back just now. Any process forces it if the
-leader was asked back, for that leader may be of another client and not look for minutes. So may a leader that was never
-away. If it is dynamic, the group does not wait for it to come back, and a rebalance is forced at once. If it is static,
-one is forced when a second refresh has found the same. But none is forced where the leader has our client id, for then
-it looks as we do, nor by eager members, which would stand still if the leader is away.
+anyhow. A process forces it if it has the leader, or a member that was asked back just now. Any process forces it at
+once if the leader was asked back, for that leader may be of another client and not look for minutes, or if the leader
+is dynamic, for the group does not wait for it. A static leader that was never away may not look for minutes either, so
+a second refresh that finds the same forces it. But no process does so where the leader has our client id, for then it
+looks as we do, nor where our members are eager, which would stand still if the leader is away.
 
 Several processes may find the same and force a rebalance at the same time: it is one. A join begins a rebalance, and
 each further join takes part in it, because the rebalance cannot end without the join's sender.

@@ -32,9 +32,9 @@ def resumable(
 ) -> dict[str | None, Owing]:
     """Those of `seats` that owe partitions of `previously_owned`, which `group` still keeps for them.
 
-    A partition is owed if it is not in the seat's target, or its topic is not subscribed any more, so that it will not
-    be, unless another member has it by now. A partition that a member was told to give up is still in its assignment,
-    or in no assignment: brokers differ (`wire.responses.consumer_description_of`).
+    A partition is owed if the seat's target lacks it, or its topic is not subscribed any more. It is not owed if
+    another member has it by now. A partition that a member was told to give up is still in its assignment, or in no
+    assignment: brokers differ (`wire.responses.consumer_description_of`).
 
     A seat goes on only as the very member that owned it: 1. A process is stopped for long, and its session ends. 2. The
     next process of its seat dies while it reads. 3. The first one wakes up, and joins anew. The second one's debt is

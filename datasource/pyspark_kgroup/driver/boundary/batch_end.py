@@ -26,7 +26,7 @@ class BatchEnd:
         record_bytes: how large a topic's records are, or None if that is unknown.
 
     Attributes:
-        waits: the last boundary found new offsets, and left them for a later batch.
+        waits: the last boundary found new offsets, but fewer than `minOffsetsPerTrigger`, and planned no batch of them.
     """
 
     def __init__(

@@ -3,8 +3,8 @@
 Runs on: driver.
 
 A commit without an acknowledgement counts as not made. A commit sets the group's offset back only where `adopt` says
-why, or after the checkpoint was set back (`commit_remembered`), and never behind an offset of another application: a
-partition that another application reads already is let go instead (`taken_over`).
+why (an explicit start, a truncation), or after the checkpoint was set back (`commit_remembered`). A partition to give
+up that another application reads already is let go without a commit (`taken_over`).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class FormerSeats:
-    """Makes seats leave that this process came back without."""
+    """Makes former seats leave."""
 
     def __init__(
         self, group: GroupPort, options: SourceOptions, commits: Commits, earlier_seats: Collection[str]
@@ -42,8 +42,8 @@ class FormerSeats:
 
         No process serves them: their partitions would wait for the session timeout, and so would every rebalance.
 
-        A group that rebalances waits for former seats, and so do our seats. Then they leave after one attempt to commit
-        for them, which is worth it, since the coordinator still takes commits in PreparingRebalance
+        A rebalance waits for the former seats, and our seats wait with it. So former seats are made to leave after one
+        attempt to commit for them. It is worth making, since the coordinator still takes commits in PreparingRebalance
         (ClassicGroup.validateOffsetCommit): 1. The group is stable when we start, and no member claims the former
         seats' partitions. 2. Our seats rejoin into the current generation. 3. Another member makes the group rebalance.
         4. We commit in the old generation.

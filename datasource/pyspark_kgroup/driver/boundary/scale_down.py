@@ -31,7 +31,7 @@ class ScaleDown:
         self.leaving: frozenset[str] = frozenset()
 
     def make_leave(self, crossing: Crossing) -> None:
-        """Make `leaving` leave, all at once, if the group is at rest and has their positions, else wait for that."""
+        """Make `leaving` leave, all at once, if the group is at rest and has their positions, else at a later look."""
         leaving = [seat for seat in crossing.view.seats if seat.instance_id in self.leaving]
         if not leaving or not crossing.view.settled or any(map(self._ledger.uncommitted, leaving)):
             return

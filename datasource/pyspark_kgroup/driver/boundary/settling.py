@@ -1,10 +1,10 @@
-"""Waiting until the group is at rest: before the first batch of a process, and whenever AvailableNow looks.
+"""Waiting until the group is at rest: at each trigger until that has succeeded once, and at each one of AvailableNow.
 
 Runs on: driver.
 
 The first batch starts with all partitions, and AvailableNow must not mistake partitions that are still being assigned
-for "no data". The wait takes SETTLE_TIMEOUT_MS at most. Then the first batch comes without the missing partitions, but
-a fresh query waits again at the next trigger, and AvailableNow fails.
+for "no data". Each wait takes SETTLE_TIMEOUT_MS at most. Then a query that is not fresh reads without the missing
+partitions, a fresh one has no batch yet, and AvailableNow fails.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 Runs on: executor. Linux.
 
 Each is a fork of the `sidecar`: it shares the modules that the sidecar has imported, and starts in milliseconds. The
-seats of all queries are spread over the processes, a thread each (`seat_server`): no more seats are read at once than
-the executor runs tasks, and a server's work, mostly in C, holds no lock of Python's. A process ends with its last seat,
+seats of all queries are spread over the processes, a thread each (`seat_server`). The executor's own tasks read
+no more seats at once than it runs tasks, and guests of other executors come on top. A server's work, mostly in C, holds
+no lock of Python's. A process ends with its last seat,
 so that its memory is free, and with the sidecar.
 """
 
