@@ -1,4 +1,4 @@
-"""Topics, groups and executors that tests on a real Kafka share; a test module makes what is special to it itself."""
+"""Topics, groups and executors that tests on a real Kafka share. Fixtures for one test module stand in that module."""
 
 from collections.abc import Iterator
 from uuid import uuid4

@@ -1,4 +1,4 @@
-"""The real Kafka that the other tests rely on: it answers, survives what it should, and leaves nothing behind."""
+"""The real Kafka that the other tests rely on: it answers, survives kills and pauses, and leaves no process behind."""
 
 import os
 import subprocess
@@ -41,7 +41,7 @@ def await_end(*pids: int) -> None:
 def static_member(
     kafka: ApacheKafka, group: str, instance_id: str, topic: str, *, beside: Sequence[Consumer] = ()
 ) -> Iterator[Consumer]:
-    """A librdkafka consumer as a static member with an assignment; closed without leaving the group.
+    """A librdkafka consumer as a static member with an assignment. At the end it closes without leaving the group.
 
     Those `beside` it are polled meanwhile, since they must rejoin for the rebalance to end.
     """

@@ -163,7 +163,7 @@ NANOSECONDS = 1_712_345_678_123_456_789
 def far_timestamp(apache_kafka: ApacheKafka, new_topic: MakeTopic) -> str:
     """Its second record is of a producer that takes nanoseconds for milliseconds."""
     any_time = {"message_timestamp_after_max_ms": str(2**63 - 1)} if apache_kafka.release.number >= (3, 6) else {}
-    topic = new_topic(**any_time)  # KIP-937; brokers before take any
+    topic = new_topic(**any_time)  # KIP-937: brokers before it take any
     records = [Record(0), Record(1, timestamp_ms=NANOSECONDS), Record(2)]
     produce_raw(apache_kafka, topic, Batch(records).encoded())
     return topic
@@ -262,7 +262,7 @@ def test_a_batch_of_which_no_records_can_be_made_is_an_error_that_names_it(
 def test_a_batch_that_says_to_have_more_records_gives_those_that_are_there(
     apache_kafka: ApacheKafka, rewritten: Callable[[bytes], str], reader: str
 ) -> None:
-    """Java's consumer fails at it; librdkafka is content."""
+    """Java's consumer fails at it, but librdkafka reads it."""
     topic = rewritten(Batch([Record(0, None, bytes(150))], count=2).encoded())
     assert [row["offset"] for row in Reads(apache_kafka, topic).rows(reader)] == [0]
 
