@@ -1,4 +1,4 @@
-"""What is done to Spark's worker finds a real one as it expects it."""
+"""The delays that `executor.spark_delays` spares are spared in a real worker of Spark's."""
 
 from harness.task_ends import SCHEMA, tell
 from pyspark.sql import Row, SparkSession
