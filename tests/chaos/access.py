@@ -1,6 +1,6 @@
-"""Who the queries of a run are to the brokers: the main one logs in with a password, the second has a certificate.
+"""The users of a run's queries: the main one logs in with a password, the second has a certificate.
 
-Only where the operator's lane plays; else all clients are anonymous, and may do everything.
+Only where the operator's lane plays. Else all clients are anonymous, and may do everything.
 """
 
 import os
@@ -46,7 +46,7 @@ Right = tuple[ResourceType, str]
 """A topic or a group that a user may read."""
 
 Rule = tuple[ResourceType, str, ResourcePatternType, str, str, AclOperation, AclPermissionType]
-"""An access control list's entry: what, named how, who, from which host, does what, allowed or not."""
+"""An access control list's entry: resource type, name, kind of name, user, host, operation, allowed or not."""
 
 
 class Access:
@@ -76,7 +76,7 @@ class Access:
         return [SecureListener(name=SASL, sasl=True), tls]
 
     def options(self, user: str) -> dict[str, str]:
-        """What a query says of itself."""
+        """The options by which a query of this user logs in."""
         if user == MAIN:
             return {
                 "kafka.security.protocol": "SASL_PLAINTEXT",
@@ -94,7 +94,7 @@ class Access:
     # ---------------------------------------------------------------------------------------- certificates
 
     def renew_certificate(self) -> None:
-        """Another one of the same owner; the key comes after it, as operators' tools write them."""
+        """Another one of the same owner. The key comes after it, as operators' tools write them."""
         self._write(self._ca.issue_cert("second@example.org", common_name=SECOND))
 
     def spoil_certificate(self) -> None:

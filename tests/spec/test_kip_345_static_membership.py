@@ -376,7 +376,7 @@ def test_a_static_member_that_leaves_names_its_member_id_so_that_only_it_is_remo
 def test_a_static_member_that_has_no_id_yet_leaves_by_its_instance_id_alone_if_it_has_asked_for_the_seat() -> None:
     """Rule 1: without a member id the instance id is enough.
 
-    Before we ask for the seat, it would remove another process's.
+    Before we asked for the seat, leaving would remove another process's member.
     """
     driver = Driver()
     driver.take(contract.Join())

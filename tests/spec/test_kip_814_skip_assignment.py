@@ -52,7 +52,7 @@ def test_a_leader_that_skips_the_assignment_watches_the_topics_of_all_members_as
 
 
 def test_a_newcomer_a_follower_and_a_replaced_leader_watch_no_topics() -> None:
-    """ "Motivation": the leader alone watches metadata, of the topics that the answer to its join names."""
+    """ "Motivation": the leader watches metadata. No other member does, by a list of members from an earlier join."""
     driver = Driver().into(State.JOINING)
     assert not driver.machine.leader
     assert driver.machine.watched_topics == frozenset()

@@ -84,8 +84,7 @@ def test_deviates_a_static_member_whose_epoch_is_fenced_waits_before_it_joins() 
 
 
 def test_deviates_a_member_without_an_answer_for_a_session_loses_all_without_being_told() -> None:
-    """The KIP leaves it to the coordinator to fence a silent member, but it may be the coordinator that is not
-    there."""
+    """The KIP leaves it to the coordinator to fence a silent member, but the coordinator itself may be gone."""
     driver = Driver().into(State.STABLE)
     driver.pass_ms(5_000)
     assert only(driver.pass_ms(SESSION_MS), contract.Lost).partitions == parts(0, 1)
