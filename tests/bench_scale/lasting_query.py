@@ -1,4 +1,4 @@
-"""A query's triggers, every 5 s for some minutes, new records at every second one; a line of JSON now and then."""
+"""A query's triggers, every 5 s for some minutes, new records at every second one, a line of JSON now and then."""
 
 import json
 import sys

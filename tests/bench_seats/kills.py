@@ -47,7 +47,7 @@ class NewIds:
 
 
 class NewHosts:
-    """A standalone cluster, a worker on each address: what is killed is replaced on an address that never was."""
+    """A standalone cluster, a worker on each address: a killed executor is replaced on a new address."""
 
     def __init__(self, folder: Path) -> None:
         self._cluster = SparkCluster(folder, CONF, environment={"PYTHONPATH": WORKERS_PATH})
@@ -79,7 +79,7 @@ class Killing:
     """Kills executors of one session, one after the other.
 
     Args:
-        chance: says whom to kill, and when.
+        chance: picks the executor to kill, and when.
         connections: counts those ever opened at the broker.
     """
 

@@ -1,6 +1,6 @@
-"""Who read which partition, and what that comes to: moves, spread, gaps, latencies. Pure.
+"""The reader of each partition, and figures from it: moves, spread, gaps, latencies. Pure.
 
-Where a partition is read in pieces, by several executors, the home of its seat counts as who reads it.
+Where a partition is read in pieces, by several executors, the home of its seat counts as its reader.
 """
 
 from collections import Counter
@@ -48,7 +48,7 @@ class Batch:
 
 
 def homes_of(progress: Mapping[str, Any]) -> Placement:
-    """Partition -> the home of its seat, by the progress of a batch of ours; without those whose seat has none."""
+    """Partition -> the home of its seat, by the progress of a batch of ours. Those whose seat has none are left out."""
     (source,) = progress["sources"]
     seats = source["latestOffset"]["seats"]
     return {
@@ -66,7 +66,7 @@ class Kill:
         killed_ms: when, in ms since the epoch.
         batches: both of those, and all between.
         connections: opened at the broker meanwhile.
-        generations: of the group before and after; None for a source without a group.
+        generations: of the group before and after, or None for a source without a group.
     """
 
     victim: str

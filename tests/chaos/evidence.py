@@ -36,8 +36,8 @@ class Delivered(NamedTuple):
 
     Attributes:
         batch: of a query, whose sink has the row.
-        file: name of the sink's file that holds the row. wall_at_s: when it was handed on, or its sink showed it, or
-            None if that is not known.
+        file: name of the sink's file that holds the row.
+        wall_at_s: when it was handed on, or its sink showed it, or None if that is not known.
     """
 
     partition: TopicPartition
@@ -172,8 +172,9 @@ class Evidence:
     """All of one run.
 
     Attributes:
-        topics: the records that a read_committed reader finds at the end. earlier: the records that it found in topics
-            before they were deleted and made again, oldest first. recreated: when topics were made again.
+        topics: the records that a read_committed reader finds at the end.
+        earlier: the records that it found in topics before they were deleted and made again, oldest first.
+        recreated: when topics were made again.
         log_ends: partition -> log end offset.
         produced: every record that was sent, and its fate as its producer knows it.
         lasting: faults that were left on to the end.

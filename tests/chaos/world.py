@@ -349,7 +349,7 @@ def _claims_forgotten(query: Query, converted_at_s: Sequence[float]) -> list[Exp
 
 
 def _speaking(protocol: str, session_s: float) -> dict[str, str]:
-    """Options of the group protocol; under the consumer protocol the timeouts are the brokers' settings."""
+    """Options of the group protocol. Under the consumer protocol the timeouts are the brokers' settings."""
     if protocol == CONSUMER:
         return {"kafka.group.protocol": CONSUMER}
     return {"kafka.session.timeout.ms": str(int(session_s * 1000)), "kafka.heartbeat.interval.ms": "1000"}

@@ -1,4 +1,4 @@
-"""Patterns of topics beside java.util.regex, which decides what `subscribePattern` means, on random patterns."""
+"""Patterns of topics beside java.util.regex, which decides the meaning of `subscribePattern`, on random patterns."""
 
 import subprocess
 from collections import Counter
@@ -98,7 +98,7 @@ def test_a_random_pattern_matches_the_names_that_it_matches_in_java_or_is_refuse
             counts["refused, as Java does" if java.startswith("!") else "refused"] += 1
             continue
         if java.startswith("!"):
-            counts["taken, and not by Java"] += 1  # a look behind that it finds too long; nobody reads other topics
+            counts["taken, and not by Java"] += 1  # a look behind too long for Java: it matches no other topics there
             continue
         ours = matched(taken, names)
         counts["taken, and matches some" if "1" in ours else "taken"] += 1

@@ -1,4 +1,4 @@
-"""What is done to an answer: lies that are well-formed, batches that are changed, and bytes that make no sense."""
+"""The changes to an answer: lies that are well-formed, batches that are changed, and bytes that make no sense."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Mutator:
     """Changes one answer.
 
     Attributes:
-        resealed: of batches that were changed and got a checksum that fits: what it covers.
+        resealed: the checked bytes of batches that were changed and got a checksum that fits.
         changed_bytes: whether the answer's bytes are not those of its draft any more.
     """
 
@@ -170,7 +170,7 @@ class Mutator:
     # ------------------------------------------------------------------------------------------------------- batches
 
     def _change_batches(self, draft: AnswerDraft) -> None:
-        """A batch is lost, there twice, elsewhere, or of another partition; or the last one ends early."""
+        """A batch is lost, there twice, elsewhere, or of another partition, or the last one ends early."""
         rng = self._rng
         logs = [one.records for topic in draft.topics for one in topic.partitions if one.records]
         if not logs:

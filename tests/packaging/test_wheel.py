@@ -54,7 +54,7 @@ def build(source: Path, into: Path, environment: Mapping[str, str] = os.environ,
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What git would give, in another place: nothing that was built before."""
+    """The files that git would give, in another place, without earlier builds."""
     names = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
