@@ -18,8 +18,7 @@ GOES_ON_S: Final = 30.0
 """How soon spared partitions are read, as README promises of a broker that is gone or cut off."""
 
 NAMED_S: Final = 45.0
-"""How soon a warning names the cause that keeps records back: a seat warns after 10 s, a boundary after its
-patience."""
+"""How soon a warning names the cause of a stop: a seat warns after 10 s, a boundary after its patience."""
 
 STALL_S: Final = 90.0
 """kafka.default.api.timeout.ms of queries where a leader is there and out of reach for good. A batch that was planned

@@ -35,8 +35,7 @@ def described(kafka: ApacheKafka, group: str) -> tuple[str, int]:
 
 
 REBALANCING = ("PreparingRebalance", "Reconciling")
-"""A classic group waits for its members to join again. A group of type consumer waits for them to give up
-partitions."""
+"""A classic group waits for its members to join again. One of type consumer waits for them to give up partitions."""
 
 
 def test_a_member_that_joins_while_the_driver_is_dead_reads_nothing_of_its_batch(

@@ -1,8 +1,8 @@
 """A stream reader that outlives its JVM, with real Spark and three brokers: the restarted query does not notice it.
 
 1. The group's coordinator stands still while a query starts, so its reader waits for it. 2. The reader is stopped. 3.
-   The driver and its JVM are killed. 4. The coordinator goes on, the query is started again and reads. 5. The reader
-   goes on.
+The driver and its JVM are killed. 4. The coordinator goes on, the query is started again and reads. 5. The reader goes
+on.
 """
 
 import os

@@ -140,8 +140,7 @@ def test_several_members_leave_with_one_request_as_pairs_of_member_id_and_instan
 
 
 def test_a_leader_is_told_the_instance_id_of_each_member_and_so_is_its_assignor() -> None:
-    """ "Client Side Changes" (JoinGroupResponse, Subscription), "Client Behavior Changes": it may go by the id that
-    stays."""
+    """ "Client Side Changes" (JoinGroupResponse, Subscription), "Client Behavior Changes": this id stays."""
     wanted = encode_subscription(Subscription(topics=("orders",)))
     named = {"1": "A", "2": "B", "3": None}
     request = contract.JoinRequest(

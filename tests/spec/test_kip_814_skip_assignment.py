@@ -26,8 +26,7 @@ from spark_kgroup.wire import messages
 
 
 def test_a_leader_that_comes_back_to_a_stable_group_does_not_assign_and_collects_what_it_has() -> None:
-    """It is told to skip the assignment, and sends a SyncGroup without one, whose answer is its assignment of
-    before."""
+    """It is told to skip the assignment, and sends a SyncGroup without one. The answer is its earlier assignment."""
     driver = Driver().into(State.JOINING)
     effects = driver.answer_join(leader=ME, members=(member(ME), member("b")), skip_assignment=True)
     joined = only(effects, contract.Joined)

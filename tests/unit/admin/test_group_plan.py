@@ -1,4 +1,4 @@
-"""`kgroup assign --group`: what a change to a group would move, planned from how the group is described."""
+"""`kgroup assign --group`: the partitions that a change to a group would move, planned from the group's description."""
 
 from typing import Any
 

@@ -21,7 +21,7 @@ BEFORE = "seat-0-of-the-process-before"
 
 
 def back() -> Driver:
-    """Has taken its seat over from `BEFORE`; the generation is not complete."""
+    """Has taken its seat over from `BEFORE`, in a generation that is not complete."""
     driver = Driver()
     driver.machine = ClassicMember(replace(driver.machine.config, replaces=BEFORE), jitter=lambda: 0.5)
     driver.take(contract.Join())
@@ -54,7 +54,7 @@ def test_a_fenced_member_whose_seat_a_third_process_has_ends():
 
 
 def test_a_second_answer_about_the_seat_changes_nothing():
-    """1. the seat is ours; 2. the join that is due will tell the rest; 3. an answer comes that was asked for before."""
+    """1. The seat is ours. 2. The join that is due will tell the rest. 3. An answer comes that was asked for before."""
     driver = back()
     fenced(driver)
     driver.take(contract.SeatSeen(member_id=ME))
