@@ -93,7 +93,7 @@ class Driver:
         return self
 
     def await_ready(self) -> None:
-        """Until the driver has its session."""
+        """Wait until the driver has its session."""
         self._connection = self._stack.enter_context(self._accept())
         self._jvm = self._hear()
 

@@ -67,7 +67,7 @@ class _Reader(DataSourceStreamReader):
 
 @lru_cache(maxsize=1)
 def ready_batch(value_bytes: int) -> pa.RecordBatch:
-    """One as large as those that ours hands over."""
+    """A batch as large as those that our source hands over."""
     rows = max(1, FETCH_JOINED_BYTES_MAX // (value_bytes + ROW_BYTES))
     schema = arrow_schema(include_headers=False)
     columns = [

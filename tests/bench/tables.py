@@ -161,7 +161,7 @@ def where_time_goes(measured: Mapping[str, BySource[Drained] | BySource[Followed
 
 
 def _sources(measured: Iterable[Mapping[str, object]]) -> list[str]:
-    """Those that were measured, in their usual order."""
+    """The sources that were measured, in their usual order."""
     found = {source for by_source in measured for source in by_source}
     return [source for source in SOURCES if source in found]
 

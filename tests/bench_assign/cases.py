@@ -84,12 +84,12 @@ class Run(NamedTuple):
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """Of a new group, and when some have left."""
+        """Seconds for a new group, and when some members have left."""
         return self.fresh_s, self.left_s
 
     @classmethod
     def of(cls, printed: dict[str, Any]) -> "Run":
-        """Of the JSON that a program printed."""
+        """The run that a program printed as JSON."""
         return cls(printed["fresh_s"], printed["left_s"], (printed["least"], printed["most"]), printed["moved"])
 
 

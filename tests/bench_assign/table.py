@@ -55,7 +55,7 @@ def _cold_and_warm(seconds: list[float]) -> list[str]:
 
 
 def _ratios(mine: list[float], theirs: list[float]) -> list[str]:
-    """Of the first runs, and of the best later ones."""
+    """Ratios of the first runs, and of the best later ones."""
     found = [f"{mine[0] / theirs[0]:.1f}"]
     if mine[1:] and theirs[1:]:
         found.append(f"{min(mine[1:]) / min(theirs[1:]):.1f}")

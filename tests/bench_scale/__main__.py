@@ -36,7 +36,7 @@ SIZES = [(100, 4), (1_000, 4), (1_000, 64), (10_000, 4), (10_000, 64), (10_000, 
 """(partitions, seats)."""
 
 LASTING = (10_000, 100)
-"""Of the query that runs for long."""
+"""Partitions and seats of the query that runs for long."""
 
 CREATED_AT_ONCE = 5_000
 
@@ -66,7 +66,7 @@ def create(kafka: ApacheKafka, topic: str, partitions: int) -> None:
 
 
 def measure(kafka: ApacheKafka, topic: str, partitions: int, seats: int) -> Boundaries:
-    """One size, in a process of its own."""
+    """Measure one size, in a process of its own."""
     arguments = (kafka.bootstrap_servers, topic, partitions, seats)
     command = [sys.executable, "-P", "-m", "bench_scale.boundaries", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

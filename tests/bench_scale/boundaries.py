@@ -111,7 +111,7 @@ class Trigger:
         return time.monotonic() - began_s
 
     def settle(self) -> None:
-        """Until three triggers in a row have no new record."""
+        """Trigger until three triggers in a row have no new record."""
         quiet, bound_s = 0, time.monotonic() + BOUND_S
         while quiet < 3:
             if time.monotonic() > bound_s:
@@ -124,7 +124,7 @@ class Trigger:
 
 
 def measure(bootstrap: str, topic: str, partitions: int, seats: int) -> Boundaries:
-    """One size."""
+    """Measure one size."""
     options = {
         "kafka.bootstrap.servers": bootstrap,
         "kafka.group.id": f"{topic}-{seats}",

@@ -134,6 +134,6 @@ class Killing:
         return self._session.await_(settled, f"{EXECUTORS} executors and {FURTHER_BATCHES} further batches")
 
     def _generation(self) -> int | None:
-        """From the coordinator's own record: its describe does not tell a classic group's generation."""
+        """The generation in the coordinator's own record: DescribeGroups does not tell a classic group's generation."""
         record = self._kafka.group_record(self._session.settings.group)
         return record.generation if record else None

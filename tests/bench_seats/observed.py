@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from bench_seats.executors import own_executor
 
 COLUMNS = ("partition", "value")
-"""Of the source. A value is the record's time of birth, in ns since the epoch, as text."""
+"""Columns of the source. A value is the record's time of birth, in ns since the epoch, as text."""
 
 SCHEMA = "partition INT, births_ms ARRAY<LONG>, executor STRING"
 

@@ -13,7 +13,7 @@ from typing import Any
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 
 BUILT_IN, OURS = SOURCES = ("kafka", "kgroup")
-"""As `spark.readStream.format` names them."""
+"""The sources, as `spark.readStream.format` names them."""
 
 Placement = Mapping[int, str]
 """Partition -> key of the executor that read it."""
@@ -99,7 +99,7 @@ class Kill:
 
     @property
     def unneeded(self) -> int:
-        """Those of them whose executor survived."""
+        """Moved partitions whose executor survived."""
         return self.moved - self.lost
 
     @property

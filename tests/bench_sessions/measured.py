@@ -25,7 +25,7 @@ class Cpu(NamedTuple):
 
     @classmethod
     def now(cls, broker: int) -> Cpu:
-        """Of this process, and of the one with the id `broker`."""
+        """The CPU of this process, and of the one with the id `broker`."""
         return cls(_cpu_seconds(os.getpid()), _cpu_seconds(broker))
 
 

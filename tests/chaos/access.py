@@ -94,11 +94,11 @@ class Access:
     # ---------------------------------------------------------------------------------------- certificates
 
     def renew_certificate(self) -> None:
-        """Another one of the same owner. The key comes after it, as operators' tools write them."""
+        """Write another certificate of the same owner, then its key, in the order of operators' tools."""
         self._write(self._ca.issue_cert("second@example.org", common_name=SECOND))
 
     def spoil_certificate(self) -> None:
-        """One that no broker accepts, until it is renewed."""
+        """Write a certificate that no broker accepts, until it is renewed."""
         self._write(self._foreign_ca.issue_cert("second@example.org", common_name=SECOND))
 
     def _write(self, cert: trustme.LeafCert) -> None:

@@ -69,7 +69,7 @@ class Roles:
 
 
 def roles(server: str, group: str, topics: Sequence[str]) -> Roles:
-    """As the cluster says now."""
+    """The roles by the cluster's present metadata."""
     admin = AdminClient({"bootstrap.servers": server, "log_level": 0})
     described = admin.list_topics(timeout=10).topics
     leaders = {TopicPartition(t, p): m.leader for t in topics for p, m in described[t].partitions.items()}

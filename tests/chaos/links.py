@@ -43,7 +43,7 @@ _FRAME_BYTES_MAX: Final = 100 << 20
 T = TypeVar("T")
 
 Ports = tuple[int, int]
-"""Of a connection: where it comes from, and where it goes to."""
+"""A connection's source port and destination port."""
 
 
 class Cut(NamedTuple):

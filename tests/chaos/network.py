@@ -11,7 +11,7 @@ from chaos.links import CLIENTS, Cut, Faults, cut_off
 from chaos.schedule import Event, Fault
 
 DELAY_S: Final = 0.7
-"""Of each piece of a slow broker's answers: some requests take longer than their timeout of 5 s, most do not."""
+"""Delay of each piece of a slow broker's answers: some requests take longer than their timeout of 5 s, most do not."""
 
 _RESET_EVERY: Final = 5
 """One answer in so many ends in its midst."""

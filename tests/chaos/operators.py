@@ -17,14 +17,14 @@ from chaos.visits import VISITS, Visits
 from spark_kgroup.errors import EnvironmentProblem
 
 _QUOTAS: Final = {"consumer_byte_rate": 20_000, "request_percentage": 2}
-"""Of one broker, for the main query: about the rate of production, and a fiftieth of one thread."""
+"""Quotas of one broker for the main query: about the rate of production, and a fiftieth of one thread."""
 
 _MOVED: Final = ("orders", "clicks", "__consumer_offsets")
 """Topics whose leaders are moved: with the last one, the group's coordinator."""
 
 
 _TIMEOUT_S: Final = 180.0
-"""For a change that must be taken back: brokers may be away."""
+"""Time to take a change back, since brokers may be away."""
 
 
 class OperatorLane(Lane):

@@ -25,8 +25,8 @@ _SETTINGS: Final = {
 _DELIVERY_TIMEOUT_MS: Final = 120_000  # librdkafka's default is 300,000, but all brokers are away for seconds only
 _TRANSACTION_TIMEOUT_MS: Final = 15_000  # an abandoned transaction holds readers back for so long
 _OUTCOME_TIMEOUT_S: Final = 60.0
-"""For the end of a transaction. librdkafka has been seen to time out for ever, with all brokers back for minutes. A new
-producer of that id ends the transaction then."""
+"""Time for the end of a transaction. librdkafka has been seen to time out for ever, with all brokers back for minutes.
+A new producer of that id ends the transaction then."""
 
 _ROUND_S: Final = 0.25
 

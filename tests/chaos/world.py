@@ -35,7 +35,7 @@ from spark_kgroup.model import CLASSIC, CONSUMER, TopicPartition
 
 GROUP: Final = "chaos"
 MARKER: Final = "KGROUP_CHAOS_RUN"
-"""In the environment of everything that a run starts."""
+"""A variable in the environment of each process that a run starts."""
 
 _TOPICS: Final = {"orders": 4, "clicks": 3}
 _CONSUMER_PROPERTIES: Final = {

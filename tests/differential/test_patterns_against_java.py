@@ -66,7 +66,7 @@ def a_pattern(rng: Random, depth: int = 0) -> str:
 
 
 def answers(names: list[str], patterns: list[str], *how: str) -> list[str]:
-    """Of each pattern a 0 or 1 for each of `names`, or ! and why it is not taken."""
+    """Java's line for each pattern: 0 or 1 for each of `names`, or ! and why it is refused."""
     re2j = next(jar for jar in kafka_jars() if jar.name.startswith("re2j-"))
     command: list[str | Path] = [find_java().executable, "-XX:TieredStopAtLevel=1", "-cp", re2j, PROGRAM, *how]
     asked = "\n".join([",".join(names), *patterns]) + "\n"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fuzz.frames import varint
 
 TOPICS_HAVE_IDS = 13
-"""From this version of Fetch on (KIP-516)."""
+"""Topics have ids from this version of Fetch on (KIP-516)."""
 
 Tags = list[tuple[int, bytes]]
 

@@ -100,7 +100,7 @@ class Log:
         return self.batches[first : first + count]
 
     def aborted_among(self, batches: Sequence[Written]) -> list[tuple[int, int]]:
-        """As a broker lists them: transactions that end behind the first batch and begin before the end of the last."""
+        """As listed by a broker: transactions that end behind the first batch and begin before the last one's end."""
         if not batches:
             return []
         first, last = batches[0].head.base, batches[-1].head.last

@@ -40,8 +40,8 @@ CHECKED = (
     (53, "i", INT32S),
     (57, "i", INT32S),
 )
-"""Of those that it covers: attributes, last offset's difference, both timestamps, producer and its epoch, sequence and
-number of records."""
+"""Fields that the checksum covers: attributes, last offset's difference, both timestamps, producer and its epoch,
+sequence and number of records."""
 
 
 class Mutator:
@@ -115,7 +115,7 @@ class Mutator:
         return varint(count + 1) + (one + b"\0\0") * count
 
     def _lead_elsewhere(self, draft: AnswerDraft, one: PartitionDraft) -> None:
-        """As a broker says that it does not lead, and who does: mostly."""
+        """Have a broker say, mostly, that it does not lead, and name the leader (KIP-951)."""
         one.error = self._rng.choice(ERRORS[2:7])
         one.tags.append((1, self._leader()))
         draft.tags.append((0, self._endpoints()))

@@ -61,7 +61,7 @@ def read(seed: int, numbers: Sequence[int], on_begin: Callable[[], None] = lambd
 
 
 def _peak_bytes() -> int:
-    """Of this program's memory. ru_maxrss would be at least that of the process that started it."""
+    """The peak of this program's memory. ru_maxrss would be at least that of the process that started it."""
     (line,) = (one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
 

@@ -244,7 +244,7 @@ class _Case:
                     yield row if self._headers else row._replace(headers=())
 
     def _compare_with_draft(self, chunks: Sequence[Chunk]) -> None:
-        """That the answer was read as it was drafted, where its bytes are unchanged since."""
+        """Check that the answer was read as it was drafted, where its bytes are unchanged since."""
         if self._mutator.changed_bytes:
             return
         for chunk in chunks:

@@ -105,7 +105,7 @@ def no_record_is_sunk_twice(history: History) -> Iterator[Violation]:
 
 
 def rows_are_in_order(history: History) -> Iterator[Violation]:
-    """Of one partition, a batch holds later records than the batch before, and each of its files ascending ones."""
+    """In each partition a batch holds later records than the batch before, and each of its files ascending ones."""
     order = {(r.topic, r.partition, r.value): at for at, r in enumerate(history.stored)}
     files: dict[tuple[str, Log, int, str], list[Sunk]] = defaultdict(list)
     for row in history.sunk:

@@ -293,7 +293,10 @@ def test_a_leader_restarted_while_the_group_rebalances_leaves_nothing_without_an
 
 @pytest.mark.parametrize("kind", [JAVA, LIBRDKAFKA, KAFKA_PYTHON])
 def test_a_follower_notices_for_a_leader_of_another_client_that_came_back(apache_kafka: ApacheKafka, kind: str) -> None:
-    """As a leader that comes back it neither assigns nor watches: its own look at metadata comes every five minutes."""
+    """A leader of another client that comes back neither assigns nor watches.
+
+    It looks at metadata every five minutes.
+    """
 
     @on_a_loop
     async def scenario() -> None:

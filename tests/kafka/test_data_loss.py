@@ -246,7 +246,7 @@ def test_a_query_whose_topic_is_deleted_and_comes_back(
 def test_a_query_whose_topic_is_created_anew(
     apache_kafka: ApacheKafka, new_topic: MakeTopic, group: str, partitions: int, records: int
 ) -> None:
-    """By the id, not by the offsets: the new topic may have all that the position points to."""
+    """It is noticed by the topic id, not by offsets: the new topic may have a record at the query's position."""
     topic, server = new_topic(2), apache_kafka.bootstrap_servers
     with Query(apache_kafka.bootstrap_servers, group, topic) as query:
         produce(server, topic, 40, partitions=2)

@@ -1,4 +1,4 @@
-"""`kgroup describe` against a real Kafka: seats, who serves them, members of other applications, lag."""
+"""`kgroup describe` against a real Kafka: seats, their servers, members of other applications, lag."""
 
 import json
 import socket

@@ -174,7 +174,7 @@ def test_a_range_is_read_while_its_log_grows(
 def test_a_query_whose_tasks_read_by_themselves_needs_no_librdkafka(
     apache_kafka: ApacheKafka, new_topic: MakeTopic, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its tickets name the leaders."""
+    """The tickets of such tasks name the partitions' leaders."""
     topic = new_topic(3)
     for partition in range(3):
         fill(producer, topic, [b"%d" % number for number in range(100)], partition)
@@ -253,7 +253,7 @@ def test_a_topic_that_was_deleted_gives_no_row_of_a_new_one(
     fail: bool,
     created: bool,
 ) -> None:
-    """The topic id shows it in this read. The offsets would not, since librdkafka reads the new topic by name."""
+    """The topic id shows the deletion in this read. The offsets would not: librdkafka reads the new topic by name."""
     fill(producer, topic, [b"old"] * 10)
     there = f"{topic}-there"
     apache_kafka.create_topic(there, partitions=1)
@@ -361,7 +361,7 @@ def move_away(kafka: ApacheKafka, topic: str) -> None:
 
 
 def test_a_leader_that_moves_in_the_midst_of_a_read_is_followed_without_librdkafka(three_nodes: ApacheKafka) -> None:
-    """KIP-951: the old leader says who leads instead, and where."""
+    """KIP-951: the old leader names the new one, and its address."""
     topic = f"topic-{uuid4().hex[:8]}"
     three_nodes.create_topic(topic, partitions=3, replication_factor=3)
     produce(three_nodes.bootstrap_servers, topic, 30_000, partitions=3, size=400)

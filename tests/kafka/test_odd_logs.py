@@ -30,7 +30,7 @@ both_levels = pytest.mark.parametrize("isolation", ["read_committed", "read_unco
 
 @pytest.fixture(params=["a worker", "a sidecar"])
 def executor(request: pytest.FixtureRequest) -> Iterator[Executor | None]:
-    """Who reads: each log is read in both ways."""
+    """The executor that reads, or None for a worker alone: each log is read in both ways."""
     if request.param == "a worker":
         yield None
     else:
@@ -107,7 +107,7 @@ def test_timestamps_of_all_kinds_are_read_as_they_are(
 def test_a_timestamp_that_spark_cannot_hold_is_an_error_that_names_the_record(
     apache_kafka: ApacheKafka, new_topic: MakeTopic, executor: Executor | None, producer: Producer
 ) -> None:
-    """As a producer writes it that takes nanoseconds for milliseconds."""
+    """As written by a producer that takes nanoseconds for milliseconds."""
     any_time = {"message_timestamp_after_max_ms": str(2**63 - 1)} if apache_kafka.release.number >= (3, 6) else {}
     topic = new_topic(**any_time)  # KIP-937: brokers before it take any
     nanoseconds = 1_712_345_678_123_456_789

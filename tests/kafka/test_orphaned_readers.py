@@ -57,7 +57,7 @@ def positions(offset: dict[str, Any]) -> dict[int, int]:
 
 @pytest.fixture
 def options(apache_kafka: ApacheKafka) -> dict[str, str]:
-    """Of a query on a topic of its own. Each batch reads 10 records of each partition."""
+    """Options of a query on a topic of its own. Each batch reads 10 records of each partition."""
     topic = f"topic-{uuid4().hex[:8]}"
     apache_kafka.create_topic(topic, partitions=PARTITIONS)
     produce(apache_kafka.bootstrap_servers, topic, RECORDS, partitions=PARTITIONS)

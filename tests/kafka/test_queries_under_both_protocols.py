@@ -104,9 +104,9 @@ def test_a_query_that_was_killed_has_its_partitions_again_long_before_its_sessio
 def test_seats_leave_though_the_query_comes_back_with_another_client_id(
     apache_kafka: ApacheKafka, topic: str, group: str, new_checkpoint: bool
 ) -> None:
-    """As on another pod, whose name it is.
+    """As after a move to another pod: the client id is the pod's name.
 
-    They are known by the checkpoint, and by the metadata beside their committed offsets.
+    The seats that must leave are known by the checkpoint, and by the metadata beside their committed offsets.
     """
     server = apache_kafka.bootstrap_servers
     session = {"kafka.session.timeout.ms": str(1000 * SESSION_S)}

@@ -37,7 +37,7 @@ from spark_kgroup.testing import ApacheKafka
 
 PARTITIONS = 4
 RECORDS = 40_000
-"""In each partition. They are 15 MB in all, far more than a socket holds."""
+"""Records in each partition. They are 15 MB in all, far more than a socket holds."""
 
 ALL = dict.fromkeys(range(PARTITIONS), (0, RECORDS))
 

@@ -13,7 +13,8 @@ from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from spark_kgroup.testing import ApacheKafka
 
 PARTITIONS = 4
-"""Of the second topic. The first one has one, so that a query that reads it alone has less than a share."""
+"""Partitions of the second topic. The first topic has one, so that a query that reads it alone has less than a
+share."""
 
 MORE = {"startingOffsets": "committed", "kafka.auto.offset.reset": "earliest", "kafka.session.timeout.ms": "45000"}
 

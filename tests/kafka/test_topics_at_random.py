@@ -21,7 +21,7 @@ SEEDS = (1,)
 
 
 class Topics:
-    """Those of one story, and a number for each record ever sent."""
+    """The topics of one story, and a number for each record ever sent."""
 
     def __init__(self, kafka: ApacheKafka, chance: random.Random) -> None:
         self.prefix = f"random-{uuid4().hex[:8]}"

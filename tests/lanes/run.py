@@ -16,7 +16,7 @@ _LOOK_EVERY_S = 0.2
 _TELL_EVERY_S = 60.0
 
 _MARK = "KGROUP_LANES_RUN"
-"""In the environment of all that a run starts, to find processes in the end that left their lane's process group."""
+"""Environment variable of all processes of a run: it finds those that left their lane's process group."""
 
 _GRACE_S: tuple[tuple[signal.Signals, float], ...] = ((signal.SIGINT, 20.0), (signal.SIGTERM, 10.0))
 """pytest ends its fixtures on SIGINT: a Kafka and a Spark take seconds to stop. SIGKILL comes last."""
@@ -57,7 +57,7 @@ class Run:
 
     @property
     def failures(self) -> list[Failure]:
-        """Of all lanes, in their order."""
+        """The failures of all lanes, in their order."""
         return [failure for lane in self.lanes for failure in lane.failures]
 
     def run(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 ROOMS_FILE = ROOT / "conf" / "mutants.toml"
 PACKAGES = {"spark_kgroup": ROOT / "spark_kgroup", "pyspark_kgroup": ROOT / "datasource" / "pyspark_kgroup"}
-"""As they are imported, and where they are."""
+"""Name by which a package is imported -> its folder."""
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,10 @@ def test_one_wheel_has_the_decoder_for_every_platform(wheel: Path, binaries: dic
 
 
 def test_the_decoders_are_those_whose_hashes_are_in_the_repository(binaries: dict[str, bytes]) -> None:
-    """So that who did not build a wheel can compare it with the source. After a change: `make native-hashes`."""
+    """With them a user who did not build a wheel can compare it with the source.
+
+    After a change: `make native-hashes`.
+    """
     lines = (ROOT / "conf" / "native.sha256").read_text().splitlines()
     assert lines == [f"{sha256(binaries[name]).hexdigest()}  {name}" for name in sorted(binaries)]
 

@@ -20,7 +20,7 @@ from spark_kgroup.testing import ApacheKafka
 NewTopic = Callable[[int], str]
 
 RECORDS = 40
-"""In each run, over two partitions."""
+"""Records of each run, over two partitions."""
 
 
 def to_files(spark: SparkSession, read: dict[str, str], home: Path) -> None:
@@ -32,7 +32,7 @@ def to_files(spark: SparkSession, read: dict[str, str], home: Path) -> None:
 
 
 def batches_in(checkpoint: Path) -> list[int]:
-    """Those in Spark's commit log, oldest first."""
+    """The batches in Spark's commit log, oldest first."""
     return sorted(int(file.name) for file in (checkpoint / "commits").iterdir() if file.name.isdecimal())
 
 

@@ -269,7 +269,7 @@ def killed_at(to_be_killed: Chain, points: tuple[str, ...]) -> None:
 
 
 def one_process_is_killed(chain: Chain, point: str) -> None:
-    """Of files the JVM alone, of batches the stream reader alone: the rest ends by itself, with an error."""
+    """With sink "files" the JVM, with "batches" the stream reader: the rest ends by itself, with an error."""
     with chain.application(point) as application:
         application.await_stop_point()
         os.kill(application.jvm_pid if chain.sink == "files" else application.reader_pid, signal.SIGKILL)

@@ -83,7 +83,7 @@ def test_other_owner_keeps_reading_while_the_batch_is_replayed(
 def test_other_owner_left_within_at_or_past_the_batch(
     spark: SparkSession, apache_kafka: ApacheKafka, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """It stopped inside of the batch, at its end, beyond it, and before it had read a record."""
+    """The other owner stopped within the batch, at its end, beyond it, and in one partition before any record."""
     server = apache_kafka.bootstrap_servers
     read = from_committed(server, topic, group, 3_000)
 

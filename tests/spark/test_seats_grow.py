@@ -20,7 +20,7 @@ NewTopic = Callable[[int], str]
 CONF = Path(__file__).parents[2] / "conf"
 PARTITIONS = 12
 CORES = 3
-"""Of each worker, and of its executor."""
+"""Cores of each Spark worker, and of its executor."""
 
 
 def seats_of(kafka: ApacheKafka, group: str) -> int:

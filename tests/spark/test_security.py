@@ -198,7 +198,7 @@ def test_a_query_outlives_its_sessions_with_the_broker(
     allowed: Callable[[str], None],
     tmp_path: Path,
 ) -> None:
-    """connections.max.reauth.ms (KIP-368): who does not log in anew within it is disconnected."""
+    """connections.max.reauth.ms (KIP-368): brokers disconnect clients that do not log in anew within it."""
     allowed(ALICE)
     server = secured_kafka.kafka.bootstrap_servers
     read = secured_options(secured_kafka, "SHORT", topic, group, scram(secured_kafka))

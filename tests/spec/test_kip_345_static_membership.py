@@ -244,7 +244,7 @@ def test_the_newest_of_two_processes_with_one_instance_id_has_the_seat_and_the_o
 
 
 def test_a_static_member_that_comes_back_gets_the_same_generation_and_assignment() -> None:
-    """Of a group at rest a known instance id gets a new member id at once, and its assignment of before."""
+    """In a group at rest a known instance id gets a new member id at once, and its earlier assignment."""
     driver = Driver().into(State.JOINING)
     effects = driver.answer_join(generation=41, leader="somebody")
     joined = only(effects, contract.Joined)

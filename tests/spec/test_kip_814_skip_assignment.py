@@ -90,7 +90,7 @@ def test_a_leader_that_was_restarted_still_triggers_the_rebalance_for_partitions
 
 
 def test_only_the_versions_that_can_skip_the_assignment_are_spoken() -> None:
-    """The coordinator does so for consumers of the newest version. "Public Interfaces": the field is new in v8."""
+    """The coordinator has only leaders of the newest version skip. "Public Interfaces": the field is new in v8."""
     assert messages.JoinGroupRequest.__version__ >= 8
 
 

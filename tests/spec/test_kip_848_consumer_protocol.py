@@ -129,7 +129,7 @@ def test_deviates_a_seat_whose_last_process_crashed_is_released_in_its_name() ->
 
 
 def test_deviates_a_member_that_finds_another_in_its_seat_is_fenced_and_releases_nobody() -> None:
-    """The other side of it: who was a member, and is no longer, does not take the seat back from its successor."""
+    """The reverse case: a process that is no longer a member does not take the seat back from its successor."""
     driver = Driver().into(State.STABLE)
     driver.pass_ms(5_000)
     driver.answer(error=ErrorCode.UNKNOWN_MEMBER_ID)

@@ -85,7 +85,7 @@ def committed(*offsets: int, wall_at_s: float = 100.0) -> list[Commit]:
 
 
 def judged(evidence: Evidence) -> dict[str, list[Violation]]:
-    """By the checks of the product's own books, and by the promises of records."""
+    """Violations by the checks of the product's own books, and by the promises of records."""
     return verdict(evidence) | promises.verdict(History.of(facts_of(evidence)))
 
 

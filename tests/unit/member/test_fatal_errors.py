@@ -85,7 +85,7 @@ GOES_ON: set[int] = {
 
 
 def goes_on(where: str) -> set[int]:
-    """As GOES_ON.
+    """The codes that do not end a member: `GOES_ON`, and more in some places.
 
     A member fenced while it releases a seat looks up the seat's holder again. One that had rights waits for them.
     """

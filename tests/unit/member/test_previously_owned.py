@@ -29,7 +29,7 @@ def heir(*indexes: int, of: Assignor = COOPERATIVE) -> Driver:
 
 
 def test_the_first_join_claims_what_was_previously_owned_in_the_generation_it_is_known_from() -> None:
-    """KIP-792: who was given one of them since claims it in a later generation, and wins."""
+    """KIP-792: a member that was given one of them since claims it in a later generation, and wins."""
     subscription = claim(heir(0, 1).last_sent())
     assert (subscription.owned, subscription.generation) == (parts(0, 1), 4)
 

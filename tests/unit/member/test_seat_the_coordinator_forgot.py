@@ -1,4 +1,4 @@
-"""A coordinator that dies in a rebalance may forget that a static seat came back: it fences who has the seat.
+"""A coordinator that dies in a rebalance may forget that a static seat came back: it fences the present holder.
 
 Kafka writes a replaced member's new id down when the generation is complete, or at once in a group at rest
 (GroupMetadataManager.updateStaticMemberThenRebalanceOrComplete). Kafka's own member ends with an error then.

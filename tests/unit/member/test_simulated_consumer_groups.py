@@ -110,7 +110,7 @@ def test_no_seat_resumes_as_a_process_that_was_stopped_and_took_the_seat_back():
 
 
 def test_a_static_member_that_is_killed_and_restarted_has_its_partitions_within_two_seconds():
-    """And no other member gains, loses or gives up a partition."""
+    """No other member gains, loses or gives up a partition by that."""
 
     def restart_one_by_one(world: ConsumerWorld) -> None:
         to_rest(world)

@@ -187,8 +187,8 @@ def test_processes_that_die_between_the_two_requests_of_renaming_lose_nothing_an
 
 
 def test_a_seat_that_is_renamed_while_it_is_alone_and_has_adopted_nothing_reads_what_nobody_else_reads():
-    """Not so a seat that is renamed in company: of the worlds above ("own ids, mixed") one in twenty has two owners of
-    a partition, and one in four a loss at a member that took no part (decision 104)."""
+    """A seat that is renamed in company may fare worse: of the worlds above ("own ids, mixed") one in twenty has two
+    owners of a partition, and one in four a loss at a member that took no part (decision 104)."""
     renamings = 0
     for seed in range(FEW):
         world = checked(ALONE, seed)

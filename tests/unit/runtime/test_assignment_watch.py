@@ -148,7 +148,7 @@ async def test_a_cooperative_follower_leaves_it_to_a_static_leader_until_a_secon
 async def test_a_follower_leaves_it_to_a_static_leader_of_the_same_application(
     coordinator: Coordinator, group: Group
 ) -> None:
-    """It looks itself, as we do. If it is away, the rebalance would take its partitions from it when it is back."""
+    """The leader looks itself, as we do. If it is away, a rebalance would take away its partitions when it is back."""
     coordinator.world.leaders[A1] = 0
     await coordinator.looked(3)
     assert coordinator.reasons == ["start"]
@@ -170,7 +170,7 @@ async def test_partitions_added_after_a_static_leader_assigned_earlier_ones_wait
 def test_an_eager_follower_leaves_it_to_a_static_leader_and_says_once_who_that_is(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It would stand still while the rebalance waits for a leader that may be away."""
+    """An eager follower would stand still while the rebalance waits for a leader that may be away."""
 
     @followed(assignors=("sticky",))
     async def scenario(coordinator: Coordinator, group: Group) -> None:
@@ -223,7 +223,10 @@ def test_partitions_that_another_client_s_leader_does_not_assign_in_a_rebalance_
 
 @followed()
 async def test_a_follower_acts_once_the_leader_was_asked_back(coordinator: Coordinator, group: Group) -> None:
-    """It has a new member id. A leader of another client does not know partitions that were added meanwhile."""
+    """A new member id shows the return.
+
+    A leader of another client does not know partitions that were added meanwhile.
+    """
     coordinator.world.leaders[A1] = 0
     coordinator.describes(A0, leader="leader-anew")
     view = await group.wait_until(lambda view: len(view.seats[0].owned_since) == 2, 10_000)

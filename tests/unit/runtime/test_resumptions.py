@@ -76,7 +76,7 @@ def test_a_seat_resumes_as_the_very_member_that_owned_what_it_owes() -> None:
 
 
 def test_a_seat_that_another_member_has_meanwhile_owes_nothing() -> None:
-    """It takes the seat over at once, which fences that member."""
+    """The seat's new process takes the seat over at once, which fences that member."""
     assert found(member("a", parts(0, 1, 2), parts()), by="a member before") == {}
 
 

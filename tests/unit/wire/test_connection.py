@@ -284,7 +284,7 @@ async def test_an_answered_request_has_no_timeout_left() -> None:
 
 @on_a_loop
 async def test_the_timeout_of_a_cancelled_caller_stays() -> None:
-    """Else a connection that died in silence would never be noticed by callers who give up earlier."""
+    """Else callers that give up earlier would never notice a connection that died in silence."""
     async with FakeBroker() as broker, await connect(broker) as connection:
         call = asyncio.create_task(connection.call(beat(), timeout_ms=50))
         await asyncio.sleep(0)

@@ -43,7 +43,7 @@ class Files:
 
 
 def replace(path: Path, text: str) -> None:
-    """As a rename does it: the file is another one."""
+    """Replace a file by a rename: it is another file then."""
     fresh = path.with_suffix(".new")
     fresh.write_text(text)
     fresh.rename(path)

@@ -160,7 +160,7 @@ async def test_functions_that_never_return_take_so_many_threads_and_no_more(monk
 
 @contextmanager
 def endpoint(tls: SSLContext | None = None) -> Iterator[tuple[int, list[dict[str, str]]]]:
-    """Its port on 127.0.0.1, and the headers of each request."""
+    """An endpoint's port on 127.0.0.1, and the headers of each request."""
     seen: list[dict[str, str]] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -110,7 +110,7 @@ async def test_a_partition_without_a_leader_is_asked_for_at_another_broker(world
 
 @in_a_world(nodes=2)
 async def test_a_broker_that_knows_less_is_not_asked_next(world: BrokerWorld) -> None:
-    """It was asked 53 times, and the other one, who knows, never (knows_less)."""
+    """Once it was asked 53 times, and the other one, which has the answer, never (knows_less)."""
     del world.leaders[A1]
     cluster = await acquainted(world)
     world.cut_off_from_now_on(0)
