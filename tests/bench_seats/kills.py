@@ -18,7 +18,7 @@ from spark_kgroup.testing.spark_cluster import SparkCluster
 
 EXECUTORS = 3
 FURTHER_BATCHES = 3
-"""After all executors are there again, until things count as settled."""
+"""Batches after all executors are there again, until reads count as settled."""
 
 BEFORE_MS, AFTER_MS = 2_000, 10_000
 """Records born from so long before a kill to so long after it: those whose latency counts."""
@@ -42,7 +42,7 @@ class NewIds:
         """The driver's end is the cluster's."""
 
     def replace(self, _: Executor, pid: int) -> None:
-        """Kill it."""
+        """Kill an executor."""
         os.kill(pid, signal.SIGKILL)
 
 
@@ -66,7 +66,7 @@ class NewHosts:
         self._stack.close()
 
     def replace(self, executor: Executor, pid: int) -> None:
-        """Kill it and its worker, and start another worker."""
+        """Kill an executor and its worker, and start another worker."""
         self._cluster.kill_worker(executor.host)
         os.kill(pid, signal.SIGKILL)
         self._cluster.start_workers(next(self._addresses))

@@ -1,6 +1,6 @@
 """The users of a run's queries: the main one logs in with a password, the second has a certificate.
 
-Only where the operator's lane plays. Else all clients are anonymous, and may do everything.
+They exist only where the operator's lane plays. Else all clients are anonymous, and may do everything.
 """
 
 import os
@@ -109,7 +109,7 @@ class Access:
     # ------------------------------------------------------------------------------------------- passwords
 
     def change_password(self, admin: AdminClient, *, back: bool) -> None:
-        """The brokers know another one of the main query's, or again its own."""
+        """Give the main query's user another password at the brokers, or, with `back`, its own again."""
         password = _PASSWORD if back else _OTHER_PASSWORD
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         changed = admin.alter_user_scram_credentials([UserScramCredentialUpsertion(MAIN, info, password.encode())])

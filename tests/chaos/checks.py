@@ -1,7 +1,7 @@
 """Checks of the product's own books (checkpoints and logs), as pure functions: evidence in, violations out.
 
-The checkpoint's ranges, and how often seats join. `CHECKS` is the list of all. Promises about records themselves are
-judged by `history`, which does not know checkpoints and seats.
+They are about the checkpoint's ranges, and about how often seats join. `CHECKS` is the list of all. Promises about
+records themselves are judged by `history`, which does not know checkpoints and seats.
 """
 
 from bisect import bisect_left
@@ -27,7 +27,7 @@ type consumer asks a member to join that still has partitions to give up). A sto
 def a_batch_delivers_what_was_planned(evidence: Evidence) -> Iterator[Violation]:
     """Exactly the committed records between two offsets of the checkpoint are delivered.
 
-    Not of topics that were recreated: the same offsets are other records there.
+    Topics that were recreated are left out: the same offsets are other records there.
     """
     for application in evidence.applications:
         rows = {

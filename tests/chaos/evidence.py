@@ -126,8 +126,8 @@ class ApplicationEvidence:
     def exposed(self, commits: Sequence[Commit]) -> list[Span]:
         """Ranges that may be read again: the last one of each period that ended by lost membership.
 
-        But for offsets that were committed by then. A period that was handed over is no such period, even if the same
-        seat was expelled at another time.
+        Offsets that were committed by then are left out. A period that was handed over is no such period, even if the
+        same seat was expelled at another time.
         """
         found = []
         for period in _periods(self.batches):

@@ -53,7 +53,7 @@ class Fault(Enum):
 
 
 PEER_FAULTS: Final = frozenset({Fault.PEER_JOINS, Fault.CONSUMER_PROTOCOL_PEER_JOINS, Fault.JAVA_PEER_JOINS})
-"""A consumer of another client joins."""
+"""Faults in which a consumer of another client joins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,7 @@ class Run:
         protocol: the main query's.
         member_ids: which side makes those of classic queries.
         min_partitions: tasks of a batch, which divide seats' shares.
-        lanes: those that play.
+        lanes: names of the lanes that play.
         lasting: the fault that is left on at the end, or None.
     """
 

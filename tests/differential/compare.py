@@ -180,7 +180,7 @@ def _score(case: Case, shares: Assignment) -> Score:
 
 
 def compare(answers: Iterable[tuple[Case, Mapping[str, Any]]]) -> Findings:
-    """All findings in cases to which Java has its answer."""
+    """All findings of cases, each given with Java's answer."""
     found = Findings()
     for case, answer in answers:
         found.take(case, answer)

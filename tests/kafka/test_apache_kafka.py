@@ -62,7 +62,7 @@ def static_member(
 
 
 def test_one_node_is_ready_within_the_bound(apache_kafka: ApacheKafka) -> None:
-    """The shared one has seen to the cache. On a crowded machine the bound grows with the queue for a core."""
+    """The shared node has filled the cache of jars. On a busy machine the bound grows with the queue for a core."""
     seconds = []
     for _ in range(3):
         began = time.monotonic()

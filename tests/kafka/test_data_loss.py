@@ -191,7 +191,7 @@ def again(query: Query, **more: str) -> Query:
 
 def committed(kafka: ApacheKafka, group: str, topic: str) -> int | None:
     """The group's committed offset of partition 0, None if it has none."""
-    # By a client of its own: one that has known a coordinator that died may wait for it in vain.
+    # With a new client: one that knew a coordinator that died may wait for it in vain.
     offset = offsets.committed(kafka.bootstrap_servers, group, topic, 1)[0]
     return offset if offset >= 0 else None
 
@@ -331,7 +331,7 @@ def keep_for(kafka: ApacheKafka, topic: str, milliseconds: str) -> None:
 
 @pytest.fixture
 def tags(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The logs' tags that planned batches had, each that differs from the one before."""
+    """The log tags of planned batches, each that differs from the one before."""
     tags: list[str] = []
     plan = Registry.plan
 

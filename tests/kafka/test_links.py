@@ -1,4 +1,4 @@
-"""The proxies of `make chaos` before a real cluster: nodes and clients go through them, and a cut cuts."""
+"""The proxies of `make chaos` before a real cluster: nodes and clients go through them, and a cut lets no byte pass."""
 
 from collections.abc import Iterator
 

@@ -54,7 +54,7 @@ def assert_gone(pids: list[int], folder: Path, since_s: float) -> None:
     await_gone(pids)
     took_s = time.monotonic() - since_s
     wait_for(lambda: not folder.exists(), "the folder to be removed", 10)
-    assert took_s < GONE_S * max(1.0, os.getloadavg()[0])  # of one core for each process that wants one
+    assert took_s < GONE_S * max(1.0, os.getloadavg()[0])  # the bound is for a core to each busy process
 
 
 # ------------------------------------------------------------------------------------------------------ its end

@@ -54,7 +54,7 @@ class Query:
         self.sent += each * PARTITIONS
 
     def trigger(self) -> bool:
-        """Whether there was a batch."""
+        """Plan a batch, done at once. Returns whether there was one."""
         before, self.done = self.done, self.boundary.advance(self.done)
         for ranges in ranges_by_seat(before, self.done).values():
             for tp, span in ranges.items():

@@ -83,7 +83,7 @@ def test_a_member_whose_epoch_is_fenced_joins_with_the_same_id_and_epoch_zero(in
     effects = driver.answer(error=ErrorCode.FENCED_MEMBER_EPOCH)
     assert only(effects, contract.Lost).partitions == parts(0, 1)
     if instance_id is not None:
-        effects = driver.pass_ms(1_000)  # a static one leaves time for who may be about to release its seat
+        effects = driver.pass_ms(1_000)  # a static one leaves time for a process about to release its seat
     request = only(effects, Ask).request
     assert (request.identity.member_id, request.identity.generation) == (member_id, JOIN_EPOCH)
 

@@ -51,8 +51,11 @@ def test_1a_what_is_no_longer_subscribed_is_revoked_and_the_join_after_that_clai
 
 
 def test_deviates_1a_what_is_no_longer_subscribed_is_claimed_until_nobody_reads_it_here() -> None:
-    """The KIP revokes before each such join. Work that an earlier process began may still read it: it goes when that
-    is done, and joins that cannot wait claim it, so that its next owner begins where the work ends."""
+    """The KIP revokes before each such join.
+
+    Work that an earlier process began may still read an unsubscribed partition. It goes when that work is done, and
+    joins before that claim it, so that its next owner begins where the work ends.
+    """
     driver = restarted_with_another_subscription()
     subscription = claim(request_in(driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)))
     assert (subscription.owned, subscription.generation) == (parts(0) | parts(0, topic="dropped"), 4)
@@ -160,7 +163,7 @@ def test_1d_a_member_that_the_group_does_not_know_loses_all_at_once_and_joins_wi
 def test_1d_a_member_that_fell_behind_keeps_its_id_and_loses_what_its_last_join_did_not_claim(
     where: Where, assignor: Assignor
 ) -> None:
-    """ "Correspondingly" is of either: ILLEGAL_GENERATION resets the generation alone."""
+    """The KIP's "correspondingly" tells two errors apart: ILLEGAL_GENERATION resets the generation alone."""
     driver = Driver(assignors=(assignor,)).into(State.STABLE)
     if where is lost_joining and assignor is EAGER:
         driver.give_up(0, 1)  # as an eager member does before it joins

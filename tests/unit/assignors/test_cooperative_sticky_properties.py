@@ -1,6 +1,6 @@
 """Properties of every group: each partition has one owner, two rounds settle, and no spread is better.
 
-Second opinions: all possible spreads, for small groups; kafka-python, for larger ones.
+Second opinions: for small groups all possible spreads, for larger ones kafka-python.
 """
 
 from __future__ import annotations

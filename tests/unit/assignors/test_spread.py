@@ -15,12 +15,12 @@ Counts = list[dict[int, int]]
 
 
 def spread_of(partitions: list[int], wanted_by: list[list[int]], claimed: Counts) -> _Spread:
-    """Topics of as many partitions, each of a kind of its own, that these members want and claim so many of."""
+    """A spread of topics with these partition counts, each topic a kind of its own, with these wishes and claims."""
     return _Spread(partitions, list(range(len(partitions))), wanted_by, claimed)
 
 
 def alike(partitions: list[int], claimed: Counts) -> _Spread:
-    """Topics of as many partitions that all members want."""
+    """A spread of topics with these partition counts, which all members want."""
     return _Spread(partitions, [0] * len(partitions), [list(range(len(claimed)))], claimed)
 
 

@@ -89,7 +89,7 @@ class Process:
             self._take(event)
 
     def wake(self) -> None:
-        """A timer may be due."""
+        """Take a timer that is due, or set the next."""
         self._wakes_at_ms = None
         due_at_ms = self.machine.next_wakeup_at_ms()
         if due_at_ms is None or not self.alive or self.paused:
@@ -208,7 +208,7 @@ class ConsumerWorld:
         self.now_ms = end_ms
 
     def log(self, *words: object) -> None:
-        """Remember for the message of a failure, which alone makes text of it."""
+        """Keep words for the message of a failure, which alone turns them into text."""
         self._trace.append((self.now_ms, words))
 
     def story(self) -> str:
@@ -392,7 +392,7 @@ class ConsumerWorld:
         self.after(self.rng.randint(1_000, 15_000), self.mend)
 
     def mend(self) -> None:
-        """All of that is over."""
+        """End the faults of the network and of the coordinator."""
         self.broken = self.moving = False
         self.loss = 0.0
         for member in self.group.members.values():

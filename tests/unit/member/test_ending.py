@@ -46,7 +46,7 @@ def test_a_dynamic_member_that_nobody_knows_has_nothing_to_leave():
 
 
 def test_a_seat_that_was_asked_for_at_the_instant_zero_is_given_back():
-    """Where a clock begins is its own affair."""
+    """A monotonic clock may begin at any value."""
     driver = Driver()
     driver.now_ms = 0
     driver.into(State.JOINING)

@@ -117,7 +117,7 @@ def test_a_newcomers_join_may_be_parked_for_longer_than_a_session():
 @pytest.mark.parametrize("where", PARKED)
 @pytest.mark.parametrize("error", GOOD)
 def test_a_parked_request_costs_nothing_while_looks_are_answered(where: str, error: int):
-    """A parked member does not expire (ClassicGroupMember.hasSatisfiedHeartbeat), and a heartbeat past it says so."""
+    """A parked member does not expire (ClassicGroupMember.hasSatisfiedHeartbeat), and looks confirm that."""
     driver = parked(where)
     for _ in range(600):
         assert [type(effect) for effect in driver.after(LOOK_MS)] == [contract.Look]
