@@ -68,7 +68,7 @@ class OperatorLane(Lane):
         }
 
     def _until_done(self, what: str, deed: Callable[[], object]) -> None:
-        """Repeat a deed that must be done, while the cluster says that it cannot now, for 180 s."""
+        """Repeat a deed that must be done while the cluster says that it cannot now, within `_TIMEOUT_S`."""
         deadline = time.monotonic() + _TIMEOUT_S
         while True:
             try:
