@@ -1,4 +1,4 @@
-"""What all tests have in common, and fixtures that tests on a real Kafka and tests of Spark share."""
+"""Set-up of all tests, and fixtures that tests on a real Kafka and tests of Spark share."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +24,7 @@ def no_process_ignores_signals() -> Iterator[None]:
 
 @pytest.fixture(params=PROTOCOLS if PROTOCOLS[0] == OF_ENVIRONMENT else (OF_ENVIRONMENT,))
 def group_protocol(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Runs a test under both group protocols: whatever queries it makes speak this one."""
+    """Runs a test under both group protocols: all queries that it makes speak this one."""
     with speaking(request.param):
         yield request.param
 

@@ -1,8 +1,9 @@
 """`python -m bench` (in tests/): the built-in Kafka source and ours on the same topics of one broker, in turn.
 
 Starts a Kafka, and for each source a Spark driver of its own: the built-in one, ours with either reader, and one that
-reads nothing, the ceiling. Every query is run once to warm up, then in interleaved repetitions, so that whatever else
-the machine does meets all. Tables come as Markdown on stdout, progress on stderr. Nothing is left, nor after Ctrl-C.
+only repeats ready rows, the ceiling. Every query is run once to warm up, then in interleaved repetitions, so that other
+work of the machine meets all. Tables come as Markdown on stdout, progress on stderr. No process is left, nor after
+Ctrl-C.
 """
 
 import os
@@ -34,7 +35,7 @@ from spark_kgroup.testing.kafka_jars import fetch_jars
 from spark_kgroup.testing.watchdog import ProcessGuard
 
 CONNECTOR = (
-    # By name: the registry lacks some of what they depend on, and Spark has the rest.
+    # By name: the registry lacks some of their dependencies, and Spark has the rest.
     Coordinate("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0", transitive=False),
     Coordinate("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0", transitive=False),
     Coordinate("org.apache.kafka", "kafka-clients", "3.9.1", transitive=False),
@@ -65,7 +66,7 @@ Source = StrEnum("Source", list(SOURCES))  # type: ignore[misc]
 
 
 class Driver:
-    """A Spark driver for one source, in a process of its own; a context manager."""
+    """A Spark driver for one source, in a process of its own. A context manager."""
 
     def __init__(self, source: str, kafka: ApacheKafka, folder: Path, jars: list[Path]) -> None:
         self.source = source
@@ -92,7 +93,7 @@ class Driver:
         return self
 
     def await_ready(self) -> None:
-        """Until the driver has its session."""
+        """Wait until the driver has its session."""
         self._connection = self._stack.enter_context(self._accept())
         self._jvm = self._hear()
 
@@ -125,7 +126,7 @@ class Driver:
         return Drained(rows, result["seconds"], cpu, batches_ms, peaks["worker"], peaks["server"])
 
     def follow(self, topic: str, warm_up_s: float, measured_s: float) -> Followed:
-        """Read the topic while nothing is written, and while something is.
+        """Read the topic while no record is written, and then while records are.
 
         Of either time the first `warm_up_s` seconds do not count.
         """
@@ -146,7 +147,7 @@ class Driver:
         return Followed(latencies_ms, cpu, idle, mean)
 
     def _cpu_of(self, warm_up_s: float, measured_s: float) -> Cpu:
-        """What is used in the seconds that are measured, after those to warm up."""
+        """The CPU used in the seconds that are measured, after those to warm up."""
         Event().wait(warm_up_s)
         before = self._cpu()
         Event().wait(measured_s)
@@ -167,7 +168,7 @@ class Driver:
 
 
 class Bench:
-    """What is measured on one Kafka.
+    """The measurements on one Kafka.
 
     Args:
         repetitions: of each, beside one to warm up.

@@ -1,4 +1,4 @@
-"""`format("ceiling")`: the same rows as a Kafka source's, out of record batches that are ready: nothing is read.
+"""`format("ceiling")`: the same rows as a Kafka source's, out of record batches that are ready, without a read.
 
 What remains is Spark's: the start of a Python source, the way from its workers to the JVM, and the batches themselves.
 No source in Python can be faster.
@@ -17,7 +17,7 @@ from pyspark_kgroup.shared.arrow import arrow_schema, repeat
 from pyspark_kgroup.shared.columns import COLUMNS, spark_schema
 
 ROW_BYTES = 36
-"""What a row has beside its value: offsets, numbers, and the topic's name."""
+"""The bytes of a row beside its value: offsets, numbers, and the topic's name."""
 
 
 class Ceiling(DataSource):
@@ -67,7 +67,7 @@ class _Reader(DataSourceStreamReader):
 
 @lru_cache(maxsize=1)
 def ready_batch(value_bytes: int) -> pa.RecordBatch:
-    """One as large as those that ours hands over."""
+    """A batch as large as those that our source hands over."""
     rows = max(1, FETCH_JOINED_BYTES_MAX // (value_bytes + ROW_BYTES))
     schema = arrow_schema(include_headers=False)
     columns = [

@@ -25,7 +25,7 @@ class _Process(NamedTuple):
 
 
 def cpu_seconds(broker: int, jvm: int) -> Cpu:
-    """What the processes have used since they began.
+    """The CPU that the processes have used since they began.
 
     Python's are all that the JVM started and all that those started, the ended ones included.
 

@@ -1,7 +1,7 @@
 """One Spark driver with one source, which runs queries on demand: `python -m bench.driver SOCKET FOLDER JAR...`.
 
-Each source has a driver, and so a JVM, of its own: neither inherits the other's garbage or compiled code. They are
-told what to run one after the other, so only one of them works at a time.
+Each source has a driver, and so a JVM, of its own: neither inherits the other's garbage or compiled code. They get
+their queries one after the other, so only one of them works at a time.
 """
 
 import os
@@ -59,7 +59,7 @@ class Queries:
         self._folder = folder
 
     def drain(self, source: str, bootstrap: str, topic: str, shape: Shape) -> dict[str, Any]:
-        """Read all there is into nothing: seconds from start to end, Spark's progress of each batch, peaks in KiB."""
+        """Read the whole topic into noop: seconds from start to end, Spark's progress of each batch, peaks in KiB."""
         for pid in spark_processes(WORKERS):
             forget_peak(pid)
         name = uuid4().hex
@@ -81,10 +81,10 @@ class Queries:
         return {"seconds": seconds, "progress": [_plain(each) for each in query.recentProgress], "peaks": peaks}
 
     def follow(self, source: str, bootstrap: str, topic: str, connection: Connection) -> dict[str, Any]:
-        """Read what is produced meanwhile: (produced at, at the sink at) of every record, in ns since the epoch.
+        """Read records as they are produced: (produced at, at the sink at) of every record, in ns since the epoch.
 
-        1. Says that the query runs, when the first record is there; 2. hears how many records there are in all, when
-        all are sent; 3. ends when they are read.
+        1. Says that the query runs, when the first record is there. 2. Hears how many records there are in all, when
+        all are sent. 3. Ends when they are read.
         """
         seen: list[tuple[int, int]] = []
 
@@ -138,12 +138,12 @@ def _rows(query: StreamingQuery) -> int:
 
 
 def _peak(pids: set[int]) -> int:
-    """What the largest of them had at most, in KiB; 0 if there is none."""
+    """The peak of the largest of them, in KiB, or 0 if there is none."""
     return max((use.peak for pid in pids if (use := use_of(pid)) is not None), default=0)
 
 
 def _jvm(spark: SparkSession) -> Any:
-    """What py4j shows of the driver's JVM; None only in Spark Connect."""
+    """py4j's view of the driver's JVM, or None in Spark Connect alone."""
     return spark._jvm
 
 
@@ -152,7 +152,7 @@ def _plain(progress: Any) -> dict[str, Any]:
 
 
 def serve(connection: Connection, folder: Path, jars: list[str]) -> None:
-    """Run what comes over the connection until it ends: ("drain" or "follow", its arguments) -> its result."""
+    """Run requests from the connection until it ends: ("drain" or "follow", its arguments) -> its result."""
     spark = session(folder, jars)
     queries = Queries(spark, folder)
     connection.send(int(_jvm(spark).java.lang.ProcessHandle.current().pid()))

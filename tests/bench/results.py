@@ -1,4 +1,4 @@
-"""What was measured, and what it comes to: medians, percentiles, ratios."""
+"""The measurements, and figures from them: medians, percentiles, ratios."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -8,12 +8,12 @@ from statistics import median, quantiles
 from bench.cpu import Cpu
 
 BUILT_IN, OURS, LIBRDKAFKA, CEILING = SOURCES = ("kafka", "native", "librdkafka", "ceiling")
-"""Spark's own source; ours with either `reader`; and ready batches, which nobody in Python can beat."""
+"""Spark's own source, ours with either `reader`, and ready batches, which no source in Python can beat."""
 
 TITLES = {BUILT_IN: "built-in", OURS: "kgroup", LIBRDKAFKA: "kgroup, reader=librdkafka", CEILING: "ceiling"}
 
 UNSTEADY = 2
-"""Batches at a query's start that do not count as micro-batches: nothing was fetched ahead for them."""
+"""Batches at a query's start that do not count as micro-batches: no record was fetched ahead for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,8 @@ class Drained:
     Attributes:
         seconds: from the query's start to its end.
         batches_ms: Spark's durationMs of each batch.
-        worker_kib: what the largest of Spark's Python workers had at most.
-        server_kib: the same of the processes that fetch ahead; 0 if none did.
+        worker_kib: the peak of the largest of Spark's Python workers.
+        server_kib: the same of the processes that fetch ahead, or 0 if none did.
     """
 
     records: int
@@ -41,7 +41,7 @@ class Drained:
 
     @property
     def batches_s(self) -> float:
-        """In Spark's batches: without what comes before the first, such as starting a stream reader's process."""
+        """In Spark's batches: without the time before the first, such as the start of a stream reader's process."""
         return self.phases_ms["triggerExecution"] / 1000
 
     def steady_ms(self, phase: str) -> float:
@@ -61,7 +61,7 @@ class Followed:
 
     Attributes:
         latencies_ms: from produce to sink, of every record that counts.
-        idle: what was used in as much time before, when there was nothing to read.
+        idle: CPU of as much time before, when there was no record to read.
         phases_ms: Spark's durationMs, the mean of the batches that had records.
     """
 
@@ -89,7 +89,7 @@ def summed(phases: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def median_of(mappings: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Each phase's median over repetitions; one that is missing counts as 0."""
+    """Each phase's median over repetitions. One that is missing counts as 0."""
     names = {name for mapping in mappings for name in mapping}
     return {name: median(mapping.get(name, 0.0) for mapping in mappings) for name in sorted(names)}
 

@@ -1,4 +1,4 @@
-"""The results as Markdown, and what they were measured on."""
+"""The results as Markdown, and the machine and versions they were measured on."""
 
 import os
 import platform
@@ -19,14 +19,14 @@ from spark_kgroup.testing.kafka_release import kafka_version
 R = TypeVar("R", Drained, Followed)
 
 BySource = Mapping[str, Sequence[R]]
-"""Source -> what each repetition measured."""
+"""Source -> the measurement of each repetition."""
 
 PHASES = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
-"""Parts of triggerExecution, in their order; addBatch is the reading. What is left out takes a few ms."""
+"""Parts of triggerExecution, in their order. addBatch is the reading. The phases left out take a few ms."""
 
 
 def machine(built_in: str) -> str:
-    """What the figures depend on, in one line.
+    """The machine and the versions, on which the figures depend, in one line.
 
     Args:
         built_in: the version of Spark's built-in source.
@@ -50,7 +50,7 @@ def _processor() -> str:
 
 
 def throughput(measured: Mapping[Shape, BySource[Drained]]) -> str:
-    """Seconds in Spark's batches, and from the query's start to its end; and how much faster."""
+    """Seconds in Spark's batches, and from the query's start to its end, and how much faster."""
     sources = _sources(measured.values())
     rows = []
     for shape, by_source in measured.items():
@@ -105,7 +105,7 @@ def latency(measured: BySource[Followed], records_a_second: int, trigger: str) -
 
 
 def cpu(drained: Mapping[Shape, BySource[Drained]], followed: BySource[Followed]) -> str:
-    """CPU seconds for a million records, start included; of what is produced meanwhile, in the measured time."""
+    """CPU seconds for a million records, start included. For a followed topic, those of the measured time."""
     sources = _sources([*drained.values(), followed])
     rows = [
         [str(shape), *(_parts([one.cpu_s_a_million for one in by_source.get(source, ())]) for source in sources)]
@@ -161,7 +161,7 @@ def where_time_goes(measured: Mapping[str, BySource[Drained] | BySource[Followed
 
 
 def _sources(measured: Iterable[Mapping[str, object]]) -> list[str]:
-    """Those that were measured, in their usual order."""
+    """The sources that were measured, in their usual order."""
     found = {source for by_source in measured for source in by_source}
     return [source for source in SOURCES if source in found]
 

@@ -1,4 +1,4 @@
-"""What is read: topics that are filled beforehand, and a producer that keeps a pace."""
+"""The records to read: topics that are filled beforehand, and a producer that keeps a pace."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ class Shape:
 
     Attributes:
         codec: Kafka's compression.type.
-        batch_records: of one micro-batch; None: all of it at once, with AvailableNow.
+        batch_records: of one micro-batch, or None for all of it at once, with AvailableNow.
     """
 
     name: str
@@ -50,7 +50,7 @@ QUICK_SHAPES = tuple(shape.hundredth for shape in SHAPES)
 
 
 def fill(bootstrap: str, topic: str, shape: Shape) -> None:
-    """Write the shape's records without keys, evenly over the partitions; values look like the JSON that people send.
+    """Write the shape's records without keys, evenly over the partitions. Values look like the JSON that people send.
 
     Raises:
         KafkaException: a record was not delivered.

@@ -1,1 +1,1 @@
-"""Times the sticky assignor beside Java's; see `__main__`."""
+"""Times the sticky assignor beside Java's: see `__main__`."""

@@ -23,7 +23,7 @@ from spark_kgroup.testing.java import find_java
 from spark_kgroup.testing.kafka_jars import kafka_jars
 
 HERE = Path(__file__).parent
-JAVA_HEAP = "3g"  # twice what the million partitions need
+JAVA_HEAP = "3g"  # twice the need of the million partitions
 
 EXAMPLES = """Examples:
 

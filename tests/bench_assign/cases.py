@@ -1,4 +1,4 @@
-"""The groups that are assigned: topics, members, what each subscribes to, and who leaves."""
+"""The groups that are assigned: topics, members, their subscriptions, and the members that leave."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 
 
 class Subscriptions(StrEnum):
-    """Who subscribes to what."""
+    """The subscriptions of a group's members."""
 
     EQUAL = "equal"
-    """Everybody to all topics."""
+    """Every member to all topics."""
 
     HALVES = "halves"
-    """Everybody to a random half of the topics."""
+    """Every member to a random half of the topics."""
 
     ONE_LACKS_ONE = "one lacks one"
-    """The first member to all but the last topic, the others to all."""
+    """The first member to all but the last topic, the other members to all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ CASES = (
 
 
 class Run(NamedTuple):
-    """One run of an assignor: seconds of CPU of the thread that assigns, and what came of it.
+    """One run of an assignor: seconds of CPU of the thread that assigns, and figures of the assignment.
 
     Attributes:
         spread: least and most partitions of a member, after some have left.
@@ -84,17 +84,17 @@ class Run(NamedTuple):
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """Of a new group, and when some have left."""
+        """Seconds for a new group, and when some members have left."""
         return self.fresh_s, self.left_s
 
     @classmethod
     def of(cls, printed: dict[str, Any]) -> "Run":
-        """What a program printed."""
+        """The run that a program printed as JSON."""
         return cls(printed["fresh_s"], printed["left_s"], (printed["least"], printed["most"]), printed["moved"])
 
 
 class Measured(NamedTuple):
-    """Runs of one case in one process, the first one cold; and the most memory that the process had."""
+    """Runs of one case in one process, the first one cold, and the peak memory of the process."""
 
     runs: Sequence[Run]
     peak_mib: int

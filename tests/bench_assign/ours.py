@@ -42,7 +42,7 @@ def _member(number: int, subscription: Subscription) -> GroupMember:
 
 
 def _claiming(member: GroupMember, before: Assignment) -> GroupMember:
-    """As a leader sees it: what it owns was read from bytes, so it is equal to what was assigned, not the same."""
+    """As a leader sees it: its claims were read from bytes, so they are equal to the assigned objects, not the same."""
     owned = frozenset(type(tp)(*tp) for tp in before[member.member_id])
     claims = Subscription(topics=member.subscription.topics, owned=owned, generation=1)
     return GroupMember(member_id=member.member_id, instance_id=None, subscription=claims)

@@ -12,7 +12,7 @@ HEADINGS = ("partitions x members", "", "ours s", "again", "Java s", "again", "o
 
 
 def machine() -> str:
-    """What the figures depend on, in one line."""
+    """The machine and the versions, on which the figures depend, in one line."""
     return (
         f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, load average {os.getloadavg()[0]:.1f} at "
         f"the start; Python {platform.python_version()}, Java {find_java().version}, kafka-clients {KAFKA_VERSION}"
@@ -23,7 +23,7 @@ def table(measured: Mapping[Case, tuple[Measured, Measured | None]], timeout_s: 
     """Two lines for each case: a new group, and when some have left.
 
     Args:
-        measured: ours, and Java's; None if Java took longer than `timeout_s`.
+        measured: ours, and Java's, or None if Java took longer than `timeout_s`.
     """
     rows = [HEADINGS, [":--" if heading in HEADINGS[:2] else "--:" for heading in HEADINGS]]
     for case, (ours, java) in measured.items():
@@ -55,7 +55,7 @@ def _cold_and_warm(seconds: list[float]) -> list[str]:
 
 
 def _ratios(mine: list[float], theirs: list[float]) -> list[str]:
-    """Of the first runs, and of the best later ones."""
+    """Ratios of the first runs, and of the best later ones."""
     found = [f"{mine[0] / theirs[0]:.1f}"]
     if mine[1:] and theirs[1:]:
         found.append(f"{min(mine[1:]) / min(theirs[1:]):.1f}")

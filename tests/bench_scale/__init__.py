@@ -1,1 +1,1 @@
-"""What grows with partitions, seats and executors, and how much: `make bench-scale`."""
+"""The costs that grow with partitions, seats and executors, and how much: `make bench-scale`."""

@@ -1,6 +1,6 @@
-"""`python -m bench_scale` (in tests/): what grows with partitions, seats and executors, and how much.
+"""`python -m bench_scale` (in tests/): the costs that grow with partitions, seats and executors, and how much.
 
-The driver's half runs on a real Kafka, each size in a process of its own; executors above three are simulated: the
+The driver's half runs on a real Kafka, each size in a process of its own. Executors above three are simulated: the
 registry's own bookkeeping, and Spark's placement of tasks. Tables in Markdown come on stdout, progress on stderr.
 """
 
@@ -36,7 +36,7 @@ SIZES = [(100, 4), (1_000, 4), (1_000, 64), (10_000, 4), (10_000, 64), (10_000, 
 """(partitions, seats)."""
 
 LASTING = (10_000, 100)
-"""Of the query that runs for long."""
+"""Partitions and seats of the query that runs for long."""
 
 CREATED_AT_ONCE = 5_000
 
@@ -66,7 +66,7 @@ def create(kafka: ApacheKafka, topic: str, partitions: int) -> None:
 
 
 def measure(kafka: ApacheKafka, topic: str, partitions: int, seats: int) -> Boundaries:
-    """One size, in a process of its own."""
+    """Measure one size, in a process of its own."""
     arguments = (kafka.bootstrap_servers, topic, partitions, seats)
     command = [sys.executable, "-P", "-m", "bench_scale.boundaries", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -84,7 +84,7 @@ def main(
     ] = 0,
     seed: Annotated[int, typer.Option(help="Of the simulated placement.")] = 1,
 ) -> None:
-    """Measure what a query costs as partitions, seats and executors grow."""
+    """Measure the costs of a query as partitions, seats and executors grow."""
     on_machine = machine()
     heed_only_the_first_stop()
     sizes = [(partitions, seats) for partitions, seats in SIZES if partitions <= partitions_max and seats <= seats_max]

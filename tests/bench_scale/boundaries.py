@@ -1,4 +1,4 @@
-"""One size in a process of its own: the driver's half of a query, on a running Kafka; prints `Boundaries` as JSON.
+"""One size in a process of its own: the driver's half of a query, on a running Kafka. It prints `Boundaries` as JSON.
 
 Records come from another process, which is asked for them over standard input and output.
 """
@@ -29,7 +29,7 @@ BOUND_S = 300
 
 
 class Traffic:
-    """What goes over all connections of this process."""
+    """Counts of requests and bytes over all connections of this process."""
 
     def __init__(self) -> None:
         self.counts = Counter[str]()
@@ -88,7 +88,7 @@ class Producer:
 
 
 class Trigger:
-    """One query, trigger after trigger; no task runs, what is planned counts as read."""
+    """One query, trigger after trigger. No task runs: a planned batch counts as read."""
 
     def __init__(self, options: dict[str, str], durable: dict[str, Any]) -> None:
         self._reader = KgroupStreamReader(options, spark_schema(COLUMNS))
@@ -96,7 +96,7 @@ class Trigger:
         self.durable = durable
 
     def pull(self) -> int:
-        """One trigger; how many tasks its batch has, 0 if there is none."""
+        """One trigger. Returns how many tasks its batch has, or 0 if there is none."""
         end = json.loads(json.dumps(self._reader.latestOffset(self.durable)))
         if end == self.durable:
             return 0
@@ -111,7 +111,7 @@ class Trigger:
         return time.monotonic() - began_s
 
     def settle(self) -> None:
-        """Until three triggers in a row have nothing new."""
+        """Trigger until three triggers in a row have no new record."""
         quiet, bound_s = 0, time.monotonic() + BOUND_S
         while quiet < 3:
             if time.monotonic() > bound_s:
@@ -124,7 +124,7 @@ class Trigger:
 
 
 def measure(bootstrap: str, topic: str, partitions: int, seats: int) -> Boundaries:
-    """One size."""
+    """Measure one size."""
     options = {
         "kafka.bootstrap.servers": bootstrap,
         "kafka.group.id": f"{topic}-{seats}",
@@ -176,7 +176,7 @@ def measure(bootstrap: str, topic: str, partitions: int, seats: int) -> Boundari
 def _mean(
     work: Callable[[], object], times: int, traffic: Traffic, prepare: Callable[[], None]
 ) -> tuple[float, dict[str, float]]:
-    """CPU seconds and traffic of `work`, without what `prepare` does before each time."""
+    """CPU seconds and traffic of `work`, without those of `prepare` before each time."""
     cpu_s, sent = 0.0, Counter[str]()
     for _ in range(times):
         prepare()
@@ -189,4 +189,4 @@ def _mean(
 
 if __name__ == "__main__":
     bootstrap, topic, partitions, seats = sys.argv[1:]
-    print(json.dumps(asdict(measure(bootstrap, topic, int(partitions), int(seats)))))  # what the parent reads
+    print(json.dumps(asdict(measure(bootstrap, topic, int(partitions), int(seats)))))  # the parent reads it

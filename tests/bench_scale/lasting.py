@@ -37,7 +37,7 @@ class Moment:
 def watch(
     kafka: ApacheKafka, topic: str, partitions: int, seats: int, *, minutes: int, show: Callable[[str], object]
 ) -> list[Moment]:
-    """Let a query run in a process of its own; what it is like every few minutes."""
+    """Let a query run in a process of its own. Returns its figures every few minutes."""
     arguments = (kafka.bootstrap_servers, topic, partitions, seats, minutes)
     command = [sys.executable, "-P", "-m", "bench_scale.lasting_query", *map(str, arguments)]
     seen: list[Moment] = []

@@ -1,4 +1,4 @@
-"""A query's triggers, every 5 s for some minutes, new records at every second one; a line of JSON now and then."""
+"""A query's triggers, every 5 s for some minutes, new records at every second one, a line of JSON now and then."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ TOLD_EACH_S = 300.0
 
 
 def run(bootstrap: str, topic: str, partitions: int, seats: int, minutes: int) -> None:
-    """As the arguments say."""
+    """Run the triggers, and print a moment now and then."""
     options = {
         "kafka.bootstrap.servers": bootstrap,
         "kafka.group.id": topic,

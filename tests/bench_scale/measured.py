@@ -1,4 +1,4 @@
-"""What one query costs at one size, and the figures as Markdown."""
+"""The costs of one query at one size, and the figures as Markdown."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Boundaries:
     Attributes:
         started_s: from the first call until the first offset, in a new group.
         restarted_s: the same for a new reader with the checkpoint, beside the seats that the group still has.
-        idle_ms: CPU of the driver for a trigger at which nothing is new, the mean.
+        idle_ms: CPU of the driver for a trigger without new records, the mean.
         busy_ms: CPU of the driver for a trigger and the plan of its batch, with new records in each partition.
-        idle_requests: to brokers for a trigger at which nothing is new, the mean.
+        idle_requests: to brokers for a trigger without new records, the mean.
         busy_requests: to brokers for a trigger with new records and the plan of its batch, the mean.
-        busy_kb: what goes to brokers and comes from them for it, in KB.
+        busy_kb: bytes to brokers and from them for it, in KB.
         tasks: of such a batch.
         offset_kb: size of the offset in Spark's log, in KB.
         memory_mib: of the driver's process, at the end.

@@ -47,13 +47,13 @@ def simulate(executors: int, cores: int, seats: int, part_with_data: float, seed
         with_data=with_data,
         tasks=tasks / _BATCHES,
         at_home=counted[True] / counted.total(),
-        network=counted[False] / counted.total(),  # every seat has a home by then, and every home serves others
+        network=counted[False] / counted.total(),  # every seat has a home by then, and each serves other executors
         cpu_ms=1_000 * cpu_s / _BATCHES,
     )
 
 
 def _placed(executors: list[Executor], cores: int, random: Random) -> Iterator[Executor]:
-    """The executor of one task after the other; when all cores are taken, those that end first have the next."""
+    """The executor of one task after the other. When all cores are taken, those that end first have the next."""
     while True:
         order = random.sample(executors, len(executors))
         for _ in range(cores):

@@ -9,7 +9,7 @@ BOUND_S = 300
 
 
 def main(bootstrap: str, topic: str, partitions: int) -> None:
-    """Until standard input ends."""
+    """Produce on request, until standard input ends."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, "queue.buffering.max.messages": 1_000_000})
     for _ in sys.stdin:
         for partition in range(partitions):

@@ -1,1 +1,1 @@
-"""`make bench-seats`: what stays put when executors are killed, and how warm reads are when none is."""
+"""`make bench-seats`: partitions that stay put when executors are killed, and how warm reads are when none is."""

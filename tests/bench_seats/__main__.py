@@ -1,7 +1,7 @@
-"""`python -m bench_seats` (in tests/): who reads what when executors are killed, the built-in Kafka source and ours.
+"""`python -m bench_seats` (in tests/): moves of partitions when executors are killed, of the built-in source and ours.
 
-Starts a Kafka, and for each source and set-up a Spark cluster with a driver of its own, one after the other. Nothing is
-left, nor after Ctrl-C.
+Starts a Kafka, and for each source and set-up a Spark cluster with a driver of its own, one after the other. No process
+is left, nor after Ctrl-C.
 """
 
 import json
@@ -45,13 +45,13 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 class Bench:
-    """All that is measured on one Kafka.
+    """All measurements on one Kafka.
 
     Args:
         folder: each session gets a folder in it.
         jmx_port: of the broker.
-        seed: of whom to kill and when; the same for each source and kind of replacement.
-        tasks: minPartitions where executors are killed; 0 for as many tasks as the source makes by itself.
+        seed: of the executors to kill and when, the same for each source and kind of replacement.
+        tasks: minPartitions where executors are killed, or 0 for as many tasks as the source makes by itself.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ def main(
     source: Annotated[Source | None, typer.Option(help="Only this one.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures there, too.")] = None,
 ) -> None:
-    """Kill executors of format("kafka") and format("kgroup"), then leave ours alone: who reads what, and how warm."""
+    """Kill executors of format("kafka") and format("kgroup"), then leave ours alone: moves, and warm reads."""
     seed = random.randrange(10**6) if seed is None else seed
     heed_only_the_first_stop()
     began = time.monotonic()
@@ -151,7 +151,7 @@ def main(
         console.print(f"{PARTITIONS} partitions, {EXECUTORS} executors, {RECORDS_A_SECOND:,} records/s; --seed {seed}")
         try:
             _measure(bench, [source.value] if source else SOURCES, only, kills, batches)
-        finally:  # what is there is told, whatever ends it
+        finally:  # figures so far are told, even if an error ends it
             _report(bench, time.monotonic() - began, json_file, seed)
     if missed(bench.kills, bench.undisturbed):
         raise typer.Exit(1)

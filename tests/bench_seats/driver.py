@@ -1,7 +1,7 @@
 """One Spark driver with one query, until it is killed: `python -m bench_seats.driver FOLDER`.
 
-FOLDER holds settings.json, and gets driver.json (which port executors know it by), batches.jsonl (who read what in each
-batch, where that is observed) and progress.jsonl (Spark's progress of each batch).
+FOLDER holds settings.json, and gets driver.json (which port executors know it by), batches.jsonl (each partition's
+reader in each batch, where that is observed) and progress.jsonl (Spark's progress of each batch).
 """
 
 import json
@@ -28,9 +28,9 @@ class Settings:
         source: "kafka" or "kgroup".
         cores: of each executor.
         members: seats of ours.
-        observes: whether the sink notes who read what (Arrow behind the source); else records go nowhere.
+        observes: whether the sink notes each partition's reader (Arrow behind the source), else records go nowhere.
         maps: whether records go through a mapInPandas behind the source.
-        tasks: minPartitions; 0 for as many tasks as the source makes by itself.
+        tasks: minPartitions, or 0 for as many tasks as the source makes by itself.
     """
 
     source: str
@@ -48,7 +48,7 @@ class Settings:
 
 
 def session(settings: Settings, folder: Path) -> SparkSession:
-    """The same for every source; conf/spark-defaults.conf holds the rest."""
+    """The same for every source. conf/spark-defaults.conf holds the rest."""
     builder = SparkSession.builder.master(settings.master).appName(f"bench-seats {settings.source}")
     more = {
         "spark.executor.cores": str(settings.cores),
@@ -63,7 +63,7 @@ def session(settings: Settings, folder: Path) -> SparkSession:
 
 
 class Sink:
-    """Notes who read what in each batch, and which executors Spark has by then."""
+    """Notes each partition's reader in each batch, and which executors Spark has by then."""
 
     def __init__(self, spark: SparkSession, file: IO[str]) -> None:
         self._status = spark.sparkContext._jsc.sc().statusStore()
@@ -106,7 +106,7 @@ def say(file: IO[str], what: Any) -> None:
 
 
 def unchanged(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-    """A mapInPandas that does nothing: a Python worker more in every task."""
+    """A mapInPandas that changes no row: a Python worker more in every task."""
     yield from frames
 
 

@@ -1,6 +1,6 @@
 """Which executor a process belongs to, from the command line of Spark's JVM: the source under test is not asked.
 
-Linux: it reads /proc. Also runs in Spark's workers, so it needs nothing but the standard library.
+Linux: it reads /proc. Also runs in Spark's workers, so it needs only the standard library.
 """
 
 import os
@@ -14,7 +14,7 @@ class Executor(NamedTuple):
     """One executor's JVM.
 
     Attributes:
-        host: as Spark was told; an address.
+        host: an address, as Spark was told.
         executor_id: Spark's, unique in an application.
         driver: the address of the driver's endpoint, as the executor was told.
     """
@@ -29,7 +29,7 @@ class Executor(NamedTuple):
 
 
 def parse_command(command_line: bytes) -> Executor | None:
-    """What /proc/PID/cmdline says, None if it is no executor's."""
+    """The executor in /proc/PID/cmdline, or None if it is no executor's."""
     words = command_line.decode(errors="replace").split("\0")
     given = dict(pairwise(words))
     try:

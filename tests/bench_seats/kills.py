@@ -18,7 +18,7 @@ from spark_kgroup.testing.spark_cluster import SparkCluster
 
 EXECUTORS = 3
 FURTHER_BATCHES = 3
-"""After all executors are there again, until things count as settled."""
+"""Batches after all executors are there again, until reads count as settled."""
 
 BEFORE_MS, AFTER_MS = 2_000, 10_000
 """Records born from so long before a kill to so long after it: those whose latency counts."""
@@ -42,12 +42,12 @@ class NewIds:
         """The driver's end is the cluster's."""
 
     def replace(self, _: Executor, pid: int) -> None:
-        """Kill it."""
+        """Kill an executor."""
         os.kill(pid, signal.SIGKILL)
 
 
 class NewHosts:
-    """A standalone cluster, a worker on each address: what is killed is replaced on an address that never was."""
+    """A standalone cluster, a worker on each address: a killed executor is replaced on a new address."""
 
     def __init__(self, folder: Path) -> None:
         self._cluster = SparkCluster(folder, CONF, environment={"PYTHONPATH": WORKERS_PATH})
@@ -66,7 +66,7 @@ class NewHosts:
         self._stack.close()
 
     def replace(self, executor: Executor, pid: int) -> None:
-        """Kill it and its worker, and start another worker."""
+        """Kill an executor and its worker, and start another worker."""
         self._cluster.kill_worker(executor.host)
         os.kill(pid, signal.SIGKILL)
         self._cluster.start_workers(next(self._addresses))
@@ -79,7 +79,7 @@ class Killing:
     """Kills executors of one session, one after the other.
 
     Args:
-        chance: says whom to kill, and when.
+        chance: picks the executor to kill, and when.
         connections: counts those ever opened at the broker.
     """
 
@@ -134,6 +134,6 @@ class Killing:
         return self._session.await_(settled, f"{EXECUTORS} executors and {FURTHER_BATCHES} further batches")
 
     def _generation(self) -> int | None:
-        """From the coordinator's own record: its describe does not tell a classic group's generation."""
+        """The generation in the coordinator's own record: DescribeGroups does not tell a classic group's generation."""
         record = self._kafka.group_record(self._session.settings.group)
         return record.generation if record else None

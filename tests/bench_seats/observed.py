@@ -1,4 +1,4 @@
-"""What each task reads, noted in the task itself: the same operator behind the built-in source and behind ours.
+"""The partitions that each task reads, noted in the task itself, by one operator behind either source.
 
 Runs on executors. An operator that is chained to a source runs in the source's task, and so on the same executor.
 """
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from bench_seats.executors import own_executor
 
 COLUMNS = ("partition", "value")
-"""Of the source; a value is the record's time of birth, in ns since the epoch, as text."""
+"""Columns of the source. A value is the record's time of birth, in ns since the epoch, as text."""
 
 SCHEMA = "partition INT, births_ms ARRAY<LONG>, executor STRING"
 

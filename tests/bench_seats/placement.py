@@ -1,6 +1,6 @@
-"""Who read which partition, and what that comes to: moves, spread, gaps, latencies. Pure.
+"""The reader of each partition, and figures from it: moves, spread, gaps, latencies. Pure.
 
-Where a partition is read in pieces, by several executors, the home of its seat counts as who reads it.
+Where a partition is read in pieces, by several executors, the home of its seat counts as its reader.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from typing import Any
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 
 BUILT_IN, OURS = SOURCES = ("kafka", "kgroup")
-"""As `spark.readStream.format` names them."""
+"""The sources, as `spark.readStream.format` names them."""
 
 Placement = Mapping[int, str]
 """Partition -> key of the executor that read it."""
@@ -48,7 +48,7 @@ class Batch:
 
 
 def homes_of(progress: Mapping[str, Any]) -> Placement:
-    """Partition -> the home of its seat, by the progress of a batch of ours; without those whose seat has none."""
+    """Partition -> the home of its seat, by the progress of a batch of ours. Those whose seat has none are left out."""
     (source,) = progress["sources"]
     seats = source["latestOffset"]["seats"]
     return {
@@ -66,7 +66,7 @@ class Kill:
         killed_ms: when, in ms since the epoch.
         batches: both of those, and all between.
         connections: opened at the broker meanwhile.
-        generations: of the group before and after; None for a source without a group.
+        generations: of the group before and after, or None for a source without a group.
     """
 
     victim: str
@@ -99,7 +99,7 @@ class Kill:
 
     @property
     def unneeded(self) -> int:
-        """Those of them whose executor survived."""
+        """Moved partitions whose executor survived."""
         return self.moved - self.lost
 
     @property

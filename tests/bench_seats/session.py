@@ -1,4 +1,4 @@
-"""One query that runs: its driver in a process of its own, its producer, and what it writes down."""
+"""One query that runs: its driver in a process of its own, its producer, and the files that it writes."""
 
 import json
 import os
@@ -27,18 +27,18 @@ PARTITIONS = 12
 RECORDS_A_SECOND = 1_000
 
 TIMEOUT_S = 180.0
-"""For a session to start, and for executors to come back. Measured: 15 s, on a machine that others keep busy 60 s."""
+"""For a session to start, and for executors to come back. Measured: 15 s, on a busy machine 60 s."""
 
 POLL_S = 0.1
 
 CONF = Path(__file__).parents[2] / "conf"
 
 WORKERS_PATH = str(Path(__file__).parents[1])
-"""PYTHONPATH of Spark's workers: what runs there is in this package."""
+"""PYTHONPATH of Spark's workers: they run functions of this package."""
 
 
 class Lines:
-    """Objects of a file that grows, one JSON text per line; every one is returned once."""
+    """Objects of a file that grows, one JSON text per line. Every one is returned once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -55,13 +55,13 @@ class Lines:
 
 
 class Session:
-    """A query, followed from outside; a context manager.
+    """A query, followed from outside. A context manager.
 
     Args:
         folder: a new one.
 
     Attributes:
-        batches: those that were observed, oldest first; `poll` adds what is new.
+        batches: those that were observed, oldest first. `poll` adds new ones.
         progress: Spark's progress of each batch, likewise.
     """
 
@@ -90,7 +90,7 @@ class Session:
         return self
 
     def _environment(self) -> dict[str, str]:
-        """Spark's home is copied as links: local-cluster works in it, and what is killed cannot clean up."""
+        """Spark's home is copied as links: local-cluster works in it, and killed processes cannot clean up."""
         home = self._folder / "spark"
         home.mkdir()
         for part in spark_home().iterdir():
@@ -103,7 +103,7 @@ class Session:
         self._stack.close()
 
     def await_(self, condition: Callable[[], T | None], what: str, timeout_s: float = TIMEOUT_S) -> T:
-        """The first truthy value of `condition`, which is asked whenever there may be something new.
+        """The first truthy value of `condition`, which is asked after each look for new batches.
 
         Raises:
             Problem: the driver ended, or the time is over.

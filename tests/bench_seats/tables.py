@@ -1,4 +1,4 @@
-"""The results as tables and as JSON, and whether they are what we promise."""
+"""The results as tables and as JSON, and whether they keep our promises."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -24,12 +24,12 @@ BY_SERVER_MIN = 0.9
 
 
 class Setup(NamedTuple):
-    """What an undisturbed run ran on.
+    """The set-up of an undisturbed run.
 
     Attributes:
         cores: of each executor.
         maps: whether a Python function sees each row.
-        seats: None: as many as there are cores in all.
+        seats: None for as many as there are cores in all.
     """
 
     cores: int
@@ -150,7 +150,7 @@ def undisturbed_table(measured: Undisturbed) -> Group:
 
 
 def missed(kills: Kills, undisturbed: Undisturbed) -> list[str]:
-    """What we promise and did not keep, in words."""
+    """The promises that were not kept, in words."""
     found = []
     for (replaced, source), each in kills.items():
         if source != OURS:
@@ -171,7 +171,7 @@ def missed(kills: Kills, undisturbed: Undisturbed) -> list[str]:
 
 
 def as_json(kills: Kills, undisturbed: Undisturbed) -> dict[str, Any]:
-    """All figures, and for every kill who read what in each batch."""
+    """All figures, and for every kill each partition's reader in each batch."""
     return {
         "kills": [
             {**where._asdict(), **summary(each), "each": [_one(kill) for kill in each]} for where, each in kills.items()

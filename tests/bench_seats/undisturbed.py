@@ -1,4 +1,4 @@
-"""Batches that nothing disturbs: how often a seat is served by its own server, and how much was there when asked."""
+"""Undisturbed batches: how often a seat is served by its own server, and how much was there when asked."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class Served:
 
 
 def served(progress: Sequence[Mapping[str, Any]]) -> Served:
-    """What was read between the first and the last of these batches."""
+    """The reads between the first and the last of these batches."""
     first, last = (_reads(batch) for batch in (progress[0], progress[-1]))
     totals = {
         name: last.get(name, 0) - first.get(name, 0)

@@ -1,1 +1,1 @@
-"""What many seats in one process cost on a real Kafka: `make bench-sessions`."""
+"""The costs of many seats in one process on a real Kafka: `make bench-sessions`."""

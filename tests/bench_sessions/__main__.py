@@ -48,7 +48,7 @@ def main(
     seats: Annotated[int, typer.Option(min=1, help="Static members in one process.")] = 1_000,
     partitions: Annotated[int, typer.Option(min=1, help="As many as seats are added later.")] = 2_000,
 ) -> None:
-    """Measure what many sessions of one process cost: their start, a minute at rest, and partitions that are added."""
+    """Measure the costs of many sessions of one process: their start, a minute at rest, and added partitions."""
     on_machine = machine()
     runs = []
     with problems_told(console), ExitStack() as things:

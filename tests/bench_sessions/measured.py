@@ -1,4 +1,4 @@
-"""What the sessions of one process cost, and the figures as Markdown."""
+"""The costs of the sessions of one process, and the figures as Markdown."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Cpu(NamedTuple):
 
     @classmethod
     def now(cls, broker: int) -> Cpu:
-        """Of this process, and of the one with the id `broker`."""
+        """The CPU of this process, and of the one with the id `broker`."""
         return cls(_cpu_seconds(os.getpid()), _cpu_seconds(broker))
 
 
@@ -37,7 +37,7 @@ class Sessions:
         protocol: classic or consumer.
         seats: each has a session of its own.
         partitions: before some are added.
-        started_s: until all seats had their shares and nothing was to be given up.
+        started_s: until all seats had their shares and no partition was to be given up.
         starting: CPU meanwhile.
         minute: CPU in one minute at rest.
         noticed_s: from the addition of partitions until all of them had an owner.
@@ -59,7 +59,7 @@ class Sessions:
 
 
 def memory_mib() -> int:
-    """What of this process is in RAM."""
+    """The memory of this process that is in RAM."""
     resident = int(Path("/proc/self/statm").read_text().split()[1])
     return resident * os.sysconf("SC_PAGE_SIZE") // 2**20
 
@@ -70,7 +70,7 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def machine() -> str:
-    """What the figures depend on, in one line."""
+    """The machine and the versions, on which the figures depend, in one line."""
     return (
         f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, load average {os.getloadavg()[0]:.1f} at "
         f"the start; Python {platform.python_version()}, Kafka broker {kafka_version()}"
@@ -78,7 +78,7 @@ def machine() -> str:
 
 
 def table(runs: Sequence[Sessions]) -> str:
-    """One line for each run; CPU as ours / the broker's."""
+    """One line for each run. CPU is shown as ours / the broker's."""
     headings = (
         "",
         "all have their share",

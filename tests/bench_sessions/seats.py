@@ -1,4 +1,4 @@
-"""One run in a process of its own: seats on a running Kafka, as the arguments say; prints `Sessions` as JSON."""
+"""One run in a process of its own: seats on a running Kafka, as the arguments say. Prints `Sessions` as JSON."""
 
 import asyncio
 import json
@@ -80,4 +80,4 @@ async def _measure(bootstrap: str, broker: int, topic: str, protocol: str, seats
 if __name__ == "__main__":
     bootstrap, broker, topic, protocol, seats, partitions = sys.argv[1:]
     sessions = asyncio.run(_measure(bootstrap, int(broker), topic, protocol, int(seats), int(partitions)))
-    print(json.dumps(asdict(sessions)))  # what the parent reads
+    print(json.dumps(asdict(sessions)))  # the parent reads it

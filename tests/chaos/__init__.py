@@ -1,1 +1,1 @@
-"""Random faults against one consumer group, and a verdict on what was promised: `make chaos MINUTES=10`."""
+"""Random faults against one consumer group, and a verdict on each promise: `make chaos MINUTES=10`."""

@@ -1,4 +1,4 @@
-"""`python -m chaos --minutes 10 --seed 7`: random faults, then a verdict; exit code 1 if a promise was broken."""
+"""`python -m chaos --minutes 10 --seed 7`: random faults, then a verdict. Exit code 1 if a promise was broken."""
 
 import argparse
 import random
@@ -115,7 +115,7 @@ def _interrupt(*_: object) -> None:
 
 
 def _play(console: Console, folder: Path, run: Run) -> bool:
-    """Whether a promise was broken, or the world itself; the folder has the history and what broke it then."""
+    """Whether a promise was broken, or the world itself. The folder then has the history and the violations."""
     say = Diary(console)
     with ChaosWorld(folder, run, say) as world:
         say("world", "three brokers are up; queries and producers start")

@@ -1,6 +1,6 @@
-"""Who the queries of a run are to the brokers: the main one logs in with a password, the second has a certificate.
+"""The users of a run's queries: the main one logs in with a password, the second has a certificate.
 
-Only where the operator's lane plays; else all clients are anonymous, and may do everything.
+They exist only where the operator's lane plays. Else all clients are anonymous, and may do everything.
 """
 
 import os
@@ -46,7 +46,7 @@ Right = tuple[ResourceType, str]
 """A topic or a group that a user may read."""
 
 Rule = tuple[ResourceType, str, ResourcePatternType, str, str, AclOperation, AclPermissionType]
-"""An access control list's entry: what, named how, who, from which host, does what, allowed or not."""
+"""An access control list's entry: resource type, name, kind of name, user, host, operation, allowed or not."""
 
 
 class Access:
@@ -76,7 +76,7 @@ class Access:
         return [SecureListener(name=SASL, sasl=True), tls]
 
     def options(self, user: str) -> dict[str, str]:
-        """What a query says of itself."""
+        """The options by which a query of this user logs in."""
         if user == MAIN:
             return {
                 "kafka.security.protocol": "SASL_PLAINTEXT",
@@ -94,11 +94,11 @@ class Access:
     # ---------------------------------------------------------------------------------------- certificates
 
     def renew_certificate(self) -> None:
-        """Another one of the same owner; the key comes after it, as operators' tools write them."""
+        """Write another certificate of the same owner, then its key, in the order of operators' tools."""
         self._write(self._ca.issue_cert("second@example.org", common_name=SECOND))
 
     def spoil_certificate(self) -> None:
-        """One that no broker accepts, until it is renewed."""
+        """Write a certificate that no broker accepts, until it is renewed."""
         self._write(self._foreign_ca.issue_cert("second@example.org", common_name=SECOND))
 
     def _write(self, cert: trustme.LeafCert) -> None:
@@ -109,7 +109,7 @@ class Access:
     # ------------------------------------------------------------------------------------------- passwords
 
     def change_password(self, admin: AdminClient, *, back: bool) -> None:
-        """The brokers know another one of the main query's, or again its own."""
+        """Give the main query's user another password at the brokers, or, with `back`, its own again."""
         password = _PASSWORD if back else _OTHER_PASSWORD
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         changed = admin.alter_user_scram_credentials([UserScramCredentialUpsertion(MAIN, info, password.encode())])

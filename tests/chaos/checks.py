@@ -1,7 +1,7 @@
-"""What the product's own books must say, as pure functions: evidence in, violations out.
+"""Checks of the product's own books (checkpoints and logs), as pure functions: evidence in, violations out.
 
-The checkpoint's ranges, and how often seats join; `CHECKS` is the list of all. What is promised of records themselves
-is judged by `history`, which knows nothing of checkpoints and seats.
+They are about the checkpoint's ranges, and about how often seats join. `CHECKS` is the list of all. Promises about
+records themselves are judged by `history`, which does not know checkpoints and seats.
 """
 
 from bisect import bisect_left
@@ -21,13 +21,13 @@ Place = tuple[TopicPartition, int]
 
 JOINS_A_MINUTE_MAX: Final = 60
 """Joins of one seat within a minute: one a second, which is how often heartbeats come in a run (so often a group of
-type consumer asks a member to join that still has something to give up). A storm had 650 a second."""
+type consumer asks a member to join that still has partitions to give up). A storm had 650 a second."""
 
 
 def a_batch_delivers_what_was_planned(evidence: Evidence) -> Iterator[Violation]:
-    """Every committed record between two offsets of the checkpoint is delivered; nothing else is.
+    """Exactly the committed records between two offsets of the checkpoint are delivered.
 
-    Not of topics that were recreated: the same offsets are other records there.
+    Topics that were recreated are left out: the same offsets are other records there.
     """
     for application in evidence.applications:
         rows = {
@@ -85,7 +85,7 @@ def ranges_are_contiguous_within_a_period(evidence: Evidence) -> Iterator[Violat
 
 
 def joins_are_bounded(evidence: Evidence) -> Iterator[Violation]:
-    """A seat joins when the group asks it to, and backs off when a join changed nothing."""
+    """A seat joins when the group asks it to, and backs off when a join made no change."""
     for application in evidence.applications:
         for seat, joins in sorted(application.joins_by_seat().items()):
             begin_s, most = busiest_minute(joins)
@@ -102,12 +102,12 @@ CHECKS: Sequence[Callable[[Evidence], Iterator[Violation]]] = (
 
 
 def verdict(evidence: Evidence) -> dict[str, list[Violation]]:
-    """Each check by its name, with what broke it."""
+    """Name of each check -> its violations."""
     return {check.__name__.replace("_", " "): list(check(evidence)) for check in CHECKS}
 
 
 def busiest_minute(wall_at_s: Sequence[float]) -> tuple[float, int]:
-    """(when the minute with the most of these moments begins, how many there are in it); (0, 0) without any."""
+    """(when the minute with the most of these moments begins, how many there are in it), or (0, 0) without any."""
     moments = sorted(wall_at_s)
     counted = [(bisect_left(moments, begin_s + 60) - index, begin_s) for index, begin_s in enumerate(moments)]
     most, begin_s = max(counted, key=lambda found: found[0], default=(0, 0.0))
@@ -115,7 +115,7 @@ def busiest_minute(wall_at_s: Sequence[float]) -> tuple[float, int]:
 
 
 def spans(places: Iterable[Place]) -> list[Span]:
-    """Neighbouring offsets as one span each; a gap of one is bridged, since a transaction's marker takes an offset."""
+    """Neighbouring offsets as one span each. A gap of one is bridged, since a transaction's marker takes an offset."""
     found: list[Span] = []
     for tp, offset in sorted(places):
         if found and found[-1].partition == tp and offset <= found[-1].end + 1:

@@ -1,8 +1,8 @@
 """The cluster of a run: three brokers behind proxies, so that its network can be broken.
 
 Clients under test connect to the listener CLIENTS, brokers to each other by REPLICATION and CONTROLLER: all by way of
-`Links`. What watches the run (producers, the admin client, whoever reads the evidence) uses the plain listener, before
-which nothing stands.
+`Links`. Clients that watch the run (producers, the admin client, readers of the evidence) use the plain listener, which
+has no proxy before it.
 """
 
 from collections.abc import Mapping
@@ -22,13 +22,13 @@ _DIRECT: Final = "PLAINTEXT"
 _SERVER_PROPERTIES: Final = {
     "inter.broker.listener.name": _REPLICATION,
     "min.insync.replicas": "2",
-    # Default 60 s; on a busy machine all brokers together may take longer to come back, and then end themselves.
+    # Default 60 s. On a busy machine all brokers together may take longer to come back, and then end themselves.
     "initial.broker.registration.timeout.ms": "300000",
 }
 
 
 class Cluster:
-    """Three brokers and the proxies before them; a context manager."""
+    """Three brokers and the proxies before them, as a context manager."""
 
     def __init__(self, folder: Path, server_properties: Mapping[str, str], access: Access | None = None) -> None:
         self.links = Links(self._pids, between_nodes=[_REPLICATION, _CONTROLLER], tls=[MTLS])
@@ -72,7 +72,7 @@ class Cluster:
 
     @property
     def server(self) -> str:
-        """Bootstrap servers for what watches the run."""
+        """Bootstrap servers for clients that watch the run."""
         return self.kafka.bootstrap_servers
 
     def server_of(self, listener: str = CLIENTS) -> str:

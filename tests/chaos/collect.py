@@ -41,8 +41,9 @@ _NAMED: Final = re.compile(
 _CONVERTED: Final = re.compile(
     r"^(?P<at>\S+ \S+),(?P<ms>\d+) .*\[GroupId (?P<group>\S+)\] Converted the classic group to a consumer group"
 )
-"""Kafka: GroupMetadataManager.convertToConsumerGroup. The assignments of the last generation are taken over; what a
-cooperative member had been asked for, and claimed in its last join since it still read it, belongs to nobody then."""
+"""Kafka: GroupMetadataManager.convertToConsumerGroup. The assignments of the last generation are taken over. A
+partition that a cooperative member had been asked for, and claimed in its last join since it still read it, then has no
+owner."""
 
 _JOINED: Final = re.compile(r"(?P<at>[0-9.]+) seat (?P<seat>\S+) joins the next generation: ")
 """`spark_kgroup.runtime.group`, behind the time that `harness.stop_points` puts before a line."""
@@ -62,7 +63,7 @@ def application_evidence(query: Query, expulsions: Sequence[Expulsion]) -> Appli
 
 
 def sunk(folder: Path) -> Iterator[Delivered]:
-    """What a query's sink holds, batch by batch, each file in its own order."""
+    """The rows of a query's sink, batch by batch, each file in its own order."""
     for file in sink_files(folder):
         for row in file.rows:
             place = TopicPartition(row.topic, row.partition)
@@ -105,7 +106,7 @@ def _numbered(folder: Path) -> list[Path]:
 
 
 def committed_records(bootstrap: str, topic: str) -> dict[TopicPartition, dict[int, bytes]]:
-    """What a read_committed reader finds: partition -> offset -> value."""
+    """The records that a read_committed reader finds: partition -> offset -> value."""
     found: dict[TopicPartition, dict[int, bytes]] = {}
     for message in messages(bootstrap, topic):
         (partition, offset), value = place_of(message), message.value()

@@ -1,4 +1,4 @@
-"""What a run leaves behind, as plain values. The checks read nothing else."""
+"""The evidence that a run leaves behind, as plain values. It is the only input of the checks."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,8 +36,8 @@ class Delivered(NamedTuple):
 
     Attributes:
         batch: of a query, whose sink has the row.
-        file: what of the sink holds the row.
-        wall_at_s: when it was handed on, or its sink showed it; None if that is not known.
+        file: name of the sink's file that holds the row.
+        wall_at_s: when it was handed on, or its sink showed it, or None if that is not known.
     """
 
     partition: TopicPartition
@@ -79,7 +79,7 @@ class Batch:
 
     @property
     def spans(self) -> list[Span]:
-        """What this batch reads."""
+        """The ranges that this batch reads."""
         plan = ranges_by_seat(self.start, self.end)
         return [Span(tp, first, end) for ranges in plan.values() for tp, (first, end) in ranges.items()]
 
@@ -126,8 +126,8 @@ class ApplicationEvidence:
     def exposed(self, commits: Sequence[Commit]) -> list[Span]:
         """Ranges that may be read again: the last one of each period that ended by lost membership.
 
-        But for what the group had been told by then. A period that was handed over is no such period, even if the same
-        seat was expelled at another time.
+        Offsets that were committed by then are left out. A period that was handed over is no such period, even if the
+        same seat was expelled at another time.
         """
         found = []
         for period in _periods(self.batches):
@@ -139,9 +139,9 @@ class ApplicationEvidence:
         return found
 
     def _wall_lost_at_s(self, period: "_OwnedPeriod") -> float | None:
-        """When its seat was expelled, at the earliest; None if it was not.
+        """When its seat was expelled, at the earliest, or None if it was not.
 
-        What it planned well after an expulsion it had not lost by that one.
+        A batch planned well after an expulsion shows that the period was not lost by that one.
         """
         moments = [
             e.wall_from_s
@@ -158,7 +158,7 @@ class PeerEvidence:
     """One plain consumer of the group, over all its lives.
 
     Attributes:
-        exposed: what it had read and could not commit when it lost its membership.
+        exposed: ranges that it had read and could not commit when it lost its membership.
     """
 
     name: str
@@ -172,11 +172,11 @@ class Evidence:
     """All of one run.
 
     Attributes:
-        topics: what a read_committed reader finds at the end.
-        earlier: what it found in topics before they were deleted and made again, oldest first.
-        recreated: when that was.
+        topics: the records that a read_committed reader finds at the end.
+        earlier: the records that it found in topics before they were deleted and made again, oldest first.
+        recreated: when topics were made again.
         log_ends: partition -> log end offset.
-        produced: every record that was sent, and what its producer knows of it.
+        produced: every record that was sent, and its fate as its producer knows it.
         lasting: faults that were left on to the end.
         commits: the group's offset commits, in the coordinator's order.
         processes_left: command lines of processes that outlived the run.
@@ -246,7 +246,7 @@ def _periods(batches: Sequence[Batch]) -> Iterator[_OwnedPeriod]:
 
 
 def _unacknowledged(before: _OwnedPeriod | None, period: Period) -> Span | None:
-    """What the period before read last, if this one goes on there: it goes on, indeed, when the group knows of that."""
+    """The last range of the period before, if this one goes on at its end, as it does once that end is committed."""
     if before is None or before.handed_over or before.last_read is None:
         return None
     return before.last_read if before.last_read.end == period.start else None

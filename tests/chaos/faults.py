@@ -26,7 +26,7 @@ _TURN_TIMEOUT_S = 60.0
 
 
 class Lane:
-    """One thread of events; a lane heals what it broke before its next event, and before it ends."""
+    """One thread of events. A lane heals its fault before its next event, and before it ends."""
 
     name = ""
 
@@ -41,7 +41,7 @@ class Lane:
         self._strand.start()
 
     def failure(self, timeout_s: float) -> str | None:
-        """Wait for its end, which comes soon once the run is over; what went wrong with the world, if anything did."""
+        """Wait for its end, which comes soon once the run is over. Returns the failure of the world itself, if any."""
         return self._strand.failure(timeout_s)
 
     def _run_to_the_end(self) -> None:
@@ -56,7 +56,7 @@ class Lane:
         self._say_for(self.name, line)
 
     def _watch_for(self, seconds: float) -> bool:
-        """Let time pass, and look after what runs; False as soon as the run is over."""
+        """Let time pass, and look after the lane's query or peer. False as soon as the run is over."""
         deadline = time.monotonic() + seconds
         while (left_s := deadline - time.monotonic()) > 0 and not self._over.is_set():
             self._look_after()
@@ -64,26 +64,29 @@ class Lane:
         return not self._over.is_set()
 
     def _look_after(self) -> None:
-        """Called about every second while nothing is broken."""
+        """Called about every second while no fault of the lane is on."""
 
     def _ready(self) -> bool:
-        """Whether what an event is aimed at has come to work again since the last one."""
+        """Whether the target of events has come to work again since the last one."""
         return True
 
     def _watch_until(self, condition: Callable[[], bool]) -> bool:
-        """Look after what runs until `condition` holds, for a minute at most; False as soon as the run is over."""
+        """Look after the query or peer until `condition` holds, for a minute at most.
+
+        False as soon as the run is over.
+        """
         deadline = time.monotonic() + _TURN_TIMEOUT_S
         while not condition() and time.monotonic() < deadline and self._watch_for(_LOOK_EVERY_S):
             pass
         return not self._over.is_set()
 
     def _leave_be(self, seconds: float) -> None:
-        """Let time pass while something is broken; cut short when the run is over."""
+        """Let time pass while a fault is on. It is cut short when the run is over."""
         self._over.wait(seconds)
 
 
 class MainLane(Lane):
-    """What happens to the main query."""
+    """The faults of the main query."""
 
     name = "main"
 
@@ -182,7 +185,7 @@ class PeerLane(Lane):
 
 
 class ClusterLane(Lane):
-    """What happens to the brokers and their topics.
+    """The faults of the brokers, and partitions added to their topics.
 
     Attributes:
         outages: (from, to) on the wall clock, in seconds: when a broker was away.

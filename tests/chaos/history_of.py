@@ -1,4 +1,4 @@
-"""The evidence of a run as a history: what remains when the product's own words are left out."""
+"""The evidence of a run as a history: the facts that remain without the product's own words."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,7 +8,7 @@ from chaos.evidence import ApplicationEvidence, Evidence, PeerEvidence, Span
 
 
 def facts_of(evidence: Evidence) -> Iterator[Fact]:
-    """Every fact; of one kind, in the order in which they happened."""
+    """Every fact. Those of one kind come in the order in which they happened."""
     yield from evidence.produced
     yield from _stored(evidence)
     for application in evidence.applications:

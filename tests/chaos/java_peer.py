@@ -22,7 +22,7 @@ class JavaPeer:
     """One consumer, from `start` to `leave`.
 
     Args:
-        folder: where its output is kept; made here.
+        folder: where its output is kept. It is made here.
     """
 
     def __init__(self, name: str, bootstrap: str, group: str, topics: Sequence[str], folder: Path) -> None:
@@ -61,7 +61,7 @@ class JavaPeer:
         self._failures.append(Failure(words, time.time()))
 
     def abandon(self) -> None:
-        """End it at once, whatever state it is in."""
+        """End it at once, in any state."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -76,7 +76,7 @@ class JavaPeer:
 
     @property
     def rows(self) -> list[Delivered]:
-        """What it has handed on by now."""
+        """The records that it has handed on by now."""
         return [
             Delivered(
                 TopicPartition(topic, int(partition)),
@@ -89,7 +89,7 @@ class JavaPeer:
 
     @cached_property
     def evidence(self) -> PeerEvidence:
-        """What it leaves behind; it has ended."""
+        """Its evidence, once it has ended."""
         exposed = [
             Span(TopicPartition(topic, int(partition)), int(first), int(end))
             for topic, partition, first, end in self._lines("exposed")

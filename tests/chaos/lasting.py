@@ -1,4 +1,4 @@
-"""Liveness: one fault is left on, and what it does not touch must go on; the rest must be named."""
+"""Liveness: one fault is left on. Partitions that it spares must be read on, and the cause of a stop must be named."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,14 +15,14 @@ from chaos.schedule import Fault
 from spark_kgroup.model import TopicPartition
 
 GOES_ON_S: Final = 30.0
-"""How soon what is spared is read: what README promises of a broker that is gone or cut off."""
+"""How soon spared partitions are read, as README promises of a broker that is gone or cut off."""
 
 NAMED_S: Final = 45.0
-"""How soon a warning names what keeps records back: a seat warns after 10 s, a boundary after its patience."""
+"""How soon a warning names the cause of a stop: a seat warns after 10 s, a boundary after its patience."""
 
 STALL_S: Final = 90.0
 """kafka.default.api.timeout.ms of queries where a leader is there and out of reach for good. A batch that was planned
-before must be read, so all waits with it; its error comes after this long (default 5 min: too long to watch)."""
+before must be read, so all waits with it. Its error comes after this long (default 5 min: too long to watch)."""
 
 _SLACK_S: Final = 30.0
 """How much later than a bound an error or a row may be seen, on a busy machine."""
@@ -37,7 +37,7 @@ FAULTS: Final = (
     Fault.KILL_BROKER,
 )
 UNREACHABLE: Final = frozenset({Fault.LOSE_ANSWERS, Fault.LOSE_REQUESTS})
-"""Clients lose a broker, and the cluster does not: its partitions have a leader that nobody reaches."""
+"""Clients lose a broker, and the cluster does not: its partitions have a leader that no client reaches."""
 
 
 def named_s(fault: Fault) -> float:
@@ -57,7 +57,7 @@ def chosen(seed: int) -> Fault:
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Who does what in the cluster, when the fault begins."""
+    """The leaders and the coordinator in the cluster, when the fault begins."""
 
     leaders: Mapping[TopicPartition, int]
     coordinator: int
@@ -69,7 +69,7 @@ class Roles:
 
 
 def roles(server: str, group: str, topics: Sequence[str]) -> Roles:
-    """As the cluster says now."""
+    """The roles by the cluster's present metadata."""
     admin = AdminClient({"bootstrap.servers": server, "log_level": 0})
     described = admin.list_topics(timeout=10).topics
     leaders = {TopicPartition(t, p): m.leader for t in topics for p, m in described[t].partitions.items()}
@@ -78,7 +78,7 @@ def roles(server: str, group: str, topics: Sequence[str]) -> Roles:
 
 
 def leave_on(fault: Fault, cluster: Cluster, group: str, topics: Sequence[str], watch: Callable[[], None]) -> Lasting:
-    """Begin `fault`, watch for as long as `watch` takes, and say what should have gone on; `end` heals it."""
+    """Begin `fault`, watch for as long as `watch` takes, and return what should have gone on. `end` heals it."""
     now = roles(cluster.server, group, topics)
     nodes = cluster.node_ids
     node = now.without(nodes)
@@ -104,7 +104,7 @@ def leave_on(fault: Fault, cluster: Cluster, group: str, topics: Sequence[str], 
 
 
 def end(cluster: Cluster) -> None:
-    """Nothing is broken any more; returns when the cluster is whole."""
+    """Heal all faults, and return when the cluster is whole."""
     cluster.links.heal()
     for node in cluster.kafka.nodes:
         if not node.running:

@@ -1,11 +1,11 @@
-"""TCP proxies before every listener of a cluster: what connects goes through them, and they fail when they are told to.
+"""TCP proxies before every listener of a cluster: connections go through them, and they fail when they are told to.
 
 Kafka advertises the proxies' ports, those of its controllers too (`ApacheKafka.advertised`), so that neither clients
 nor nodes get past them. Which node a connection comes from is told by the process that has its other end: Linux. No
 rights are needed for any of it.
 
-A link that is cut keeps what comes in until it is healed, and hands it on then, as TCP does when packets were lost: a
-connection stays open, and its end is not noticed on the other side.
+A link that is cut keeps incoming bytes until it is healed, and hands them on then, as TCP does when packets were lost:
+a connection stays open, and its end is not noticed on the other side.
 """
 
 import asyncio
@@ -43,21 +43,21 @@ _FRAME_BYTES_MAX: Final = 100 << 20
 T = TypeVar("T")
 
 Ports = tuple[int, int]
-"""Of a connection: where it comes from, and where it goes to."""
+"""A connection's source port and destination port."""
 
 
 class Cut(NamedTuple):
-    """One direction of the connections from `source` (a node, or CLIENTS) to `node` carries nothing."""
+    """One direction of the connections from `source` (a node, or CLIENTS) to `node` carries no bytes."""
 
     source: int
     node: int
     requests: bool
-    """Whether it is what `source` sends; else what `node` answers."""
+    """Whether it is the direction of requests from `source`, else of answers from `node`."""
 
 
 @dataclass(slots=True)
 class Faults:
-    """What is broken now.
+    """The faults that are on now.
 
     Attributes:
         delays_s: node -> how much later each piece of its answers to clients comes.
@@ -72,7 +72,7 @@ class Faults:
 
 
 def cut_off(node: int, nodes: Iterable[int], *, hears: bool = False, is_heard: bool = False) -> frozenset[Cut]:
-    """What cuts `node` off from the other `nodes`, and from no client; one way only, if it still hears or is heard."""
+    """The cuts between `node` and the other `nodes`, none to clients. One way only, if it still hears or is heard."""
     others = [other for other in nodes if other != node]
     to_it = [Cut(other, node, requests=True) for other in others] + [Cut(node, o, requests=False) for o in others]
     from_it = [Cut(other, node, requests=False) for other in others] + [Cut(node, o, requests=True) for o in others]
@@ -84,11 +84,11 @@ class _Reset(Exception):
 
 
 class Links:
-    """All proxies of one cluster; a context manager that leaves no thread and no connection.
+    """All proxies of one cluster. A context manager that leaves no thread and no connection.
 
     Args:
         pids: node id -> its process id, as they are now.
-        between_nodes: names of listeners that nodes alone connect to, and to no others.
+        between_nodes: names of listeners that nodes alone connect to, and the only ones that nodes connect to.
         tls: names of listeners whose bytes cannot be understood: of these no Metadata is answered as of old.
 
     Attributes:
@@ -151,11 +151,11 @@ class Links:
     # ------------------------------------------------------------------------------------------------ faults
 
     def fail(self, faults: Faults) -> None:
-        """From now on this is broken, and nothing else."""
+        """From now on exactly these faults are on."""
         self._do(self._change(faults))
 
     def heal(self) -> None:
-        """Nothing is broken any more; what was kept is handed on."""
+        """End all faults. Bytes that were kept are handed on."""
         self.fail(Faults())
 
     def reset_clients(self) -> None:
@@ -251,7 +251,7 @@ class Links:
             await self._changed.wait()
 
     async def answer_passes(self, source: int, node: int) -> bool:
-        """Wait as long as a piece of an answer takes; whether it comes whole."""
+        """Wait as long as a piece of an answer takes. Returns whether it comes whole."""
         await self.passes(Cut(source, node, requests=False))
         if source != CLIENTS:
             return True
@@ -261,7 +261,7 @@ class Links:
         return not (every := self._faults.reset_every.get(node)) or self._answers % every != 0
 
     def metadata(self, node: int, question: bytes, answer: bytes) -> bytes:
-        """What `node` answers to a Metadata request: as it did before, if it is one that does."""
+        """The answer of `node` to a Metadata request, or its earlier one if it is to answer as before."""
         known = self._metadata.setdefault(node, {})
         if node in self._faults.of_old and question in known:
             return known[question]
@@ -304,7 +304,7 @@ class _Link:
         await self.links.passes(Cut(self.source, self.node, requests=False))
 
     async def _request(self, reader: asyncio.StreamReader) -> bytes:
-        """One request, whole; a Metadata request is remembered (Kafka: request header v1 and v2)."""
+        """One request, whole. A Metadata request is remembered (Kafka: request header v1 and v2)."""
         head = await reader.readexactly(4)
         frame = await reader.readexactly(_length(head))
         if len(frame) >= 10 and self.source == CLIENTS:
@@ -333,7 +333,7 @@ def _length(head: bytes) -> int:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """End a connection at once; the other side gets a reset (socket(7), SO_LINGER with no time)."""
+    """End a connection at once. The other side gets a reset (socket(7), SO_LINGER with no time)."""
     end = writer.get_extra_info("socket")
     with suppress(OSError):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

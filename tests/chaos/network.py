@@ -1,4 +1,4 @@
-"""The lane of the network: nothing dies, and what is sent does not arrive, comes late, or is of old."""
+"""The lane of the network: no process dies, but bytes do not arrive, come late, or are an old answer."""
 
 import threading
 import time
@@ -11,13 +11,13 @@ from chaos.links import CLIENTS, Cut, Faults, cut_off
 from chaos.schedule import Event, Fault
 
 DELAY_S: Final = 0.7
-"""Of each piece of a slow broker's answers: some requests take longer than their timeout of 5 s, most do not."""
+"""Delay of each piece of a slow broker's answers: some requests take longer than their timeout of 5 s, most do not."""
 
 _RESET_EVERY: Final = 5
 """One answer in so many ends in its midst."""
 
 Break = Callable[[int, int, Sequence[int]], Faults]
-"""(a broker, another one, all of them) -> what is broken."""
+"""(a broker, another one, all of them) -> the faults."""
 
 BREAKS: Final[Mapping[Fault, Break]] = {
     Fault.CUT_OFF_BROKER: lambda node, _, nodes: Faults(cuts=cut_off(node, nodes)),
@@ -32,7 +32,7 @@ BREAKS: Final[Mapping[Fault, Break]] = {
 
 
 class NetworkLane(Lane):
-    """What happens between brokers, and between them and clients.
+    """Faults between brokers, and between them and clients.
 
     Attributes:
         outages: (from, to) on the wall clock, in seconds: when a broker may have been out of reach.

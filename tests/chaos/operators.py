@@ -1,4 +1,4 @@
-"""The lane of the operator: what people do to a cluster that works, and put right again."""
+"""The lane of the operator: changes that people make to a healthy cluster, and take back again."""
 
 import json
 import threading
@@ -17,18 +17,18 @@ from chaos.visits import VISITS, Visits
 from spark_kgroup.errors import EnvironmentProblem
 
 _QUOTAS: Final = {"consumer_byte_rate": 20_000, "request_percentage": 2}
-"""Of one broker, for the main query: about what is produced, and a fiftieth of one thread."""
+"""Quotas of one broker for the main query: about the rate of production, and a fiftieth of one thread."""
 
 _MOVED: Final = ("orders", "clicks", "__consumer_offsets")
 """Topics whose leaders are moved: with the last one, the group's coordinator."""
 
 
 _TIMEOUT_S: Final = 180.0
-"""For what must be put right again: brokers may be away."""
+"""Time to take a change back, since brokers may be away."""
 
 
 class OperatorLane(Lane):
-    """What operators do.
+    """The changes by operators.
 
     Args:
         folder: for the files of Kafka's tools.
@@ -68,7 +68,7 @@ class OperatorLane(Lane):
         }
 
     def _until_done(self, what: str, deed: Callable[[], object]) -> None:
-        """Do what must be done, however often the cluster says that it cannot now."""
+        """Repeat a deed that must be done while the cluster says that it cannot now, within `_TIMEOUT_S`."""
         deadline = time.monotonic() + _TIMEOUT_S
         while True:
             try:

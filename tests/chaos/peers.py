@@ -1,7 +1,7 @@
 """A librdkafka consumer of the group under test: joins, reads committed records, and leaves in good order.
 
-It commits every second, before it gives anything up and before it leaves. What it has read and could not commit when it
-lost its membership is its own exposure, and it says so.
+It commits every second, before it gives up partitions and before it leaves. Records that it has read and could not
+commit when it lost its membership are its own exposure, and it says so.
 """
 
 import threading
@@ -68,7 +68,7 @@ class Peer:
             self._failures.append(Failure(failure, time.time()))
 
     def abandon(self) -> None:
-        """Nothing is left to end: the thread ends with this process at the latest."""
+        """It has no process to end: the thread ends with this process at the latest."""
         self._leaving.set()
 
     @property
@@ -84,7 +84,8 @@ class Peer:
             self._consumer.close()  # a rebalance may be under way: the callbacks are called once more
 
     def _read(self) -> None:
-        # One by one: consume() may call back in its midst, and then return records of what was just given up.
+        # One by one: consume() may call back in its midst, and then return records of partitions that were just given
+        # up.
         message = self._consumer.poll(0.2)
         if message is not None and (error := message.error()) is not None:
             if error.fatal():
@@ -99,9 +100,10 @@ class Peer:
             self._commit(list(self._read_to))
 
     def _commit(self, partitions: Sequence[model.TopicPartition]) -> bool:
-        """Commit what was handed on; whether all of it was acknowledged.
+        """Commit the records that were handed on. Returns whether all commits were acknowledged.
 
-        Not the consumer's position: while it closes, that moves on over records that nobody is shown any more.
+        Not the consumer's position: while it closes, that moves on over records that are handed on to no caller any
+        more.
         """
         ahead = {tp: self._read_to[tp] for tp in partitions if self._read_to[tp] > self._committed[tp]}
         if not ahead:
@@ -136,7 +138,7 @@ class Peer:
         return [tp for p in partitions if (tp := model.TopicPartition(p.topic, p.partition)) in self._read_to]
 
     def _part_with(self, partitions: Sequence[TopicPartition]) -> None:
-        """No longer own `partitions`; what of them the group does not know is exposed."""
+        """No longer own `partitions`. Records of them that were read and not committed are exposed."""
         for tp in self._read_of(partitions):
             committed, read_to = self._committed.pop(tp), self._read_to.pop(tp)
             if read_to > committed:

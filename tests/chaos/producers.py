@@ -1,7 +1,7 @@
 """Producers of the run: two that commit and abort transactions at random, and one without transactions.
 
-A value tells its producer, its number and what its producer meant to do with it. What a producer knows of each in the
-end is kept: it was acknowledged, or aborted; of the rest (an answer got lost) nothing is claimed.
+A value tells its producer, its number and its producer's intent. The fate of each, as its producer knows it in the end,
+is kept: it was acknowledged, or aborted. Of the rest (an answer got lost) no claim is made.
 """
 
 import logging
@@ -22,16 +22,16 @@ _SETTINGS: Final = {
     "linger.ms": 5,
     "topic.metadata.refresh.interval.ms": 2000,
 }
-_DELIVERY_TIMEOUT_MS: Final = 120_000  # librdkafka's default is 300,000; all brokers are away for seconds
+_DELIVERY_TIMEOUT_MS: Final = 120_000  # librdkafka's default is 300,000, but all brokers are away for seconds only
 _TRANSACTION_TIMEOUT_MS: Final = 15_000  # an abandoned transaction holds readers back for so long
 _OUTCOME_TIMEOUT_S: Final = 60.0
-"""For the end of a transaction. librdkafka has been seen to time out for ever, with all brokers back for minutes; a new
-producer of that id ends the transaction then."""
+"""Time for the end of a transaction. librdkafka has been seen to time out for ever, with all brokers back for minutes.
+A new producer of that id ends the transaction then."""
 
 _ROUND_S: Final = 0.25
 
 QUIET: Final = logging.getLogger("chaos.librdkafka")
-"""Brokers come and go, and transactions are fenced: that is what this is about."""
+"""Brokers come and go, and transactions are fenced: its log would be full of that."""
 QUIET.setLevel(logging.CRITICAL + 1)
 
 Partitions = Mapping[str, int]
@@ -43,7 +43,7 @@ OnDelivery = Callable[[KafkaError | None, Message], None]
 
 
 class Producing:
-    """One producer in a thread of its own, until told to stop; it then leaves no transaction open."""
+    """One producer in a thread of its own, until told to stop. It then leaves no transaction open."""
 
     def __init__(self, name: str, bootstrap: str, partitions: Partitions, seed: int, *, transactional: bool) -> None:
         self.name = name
@@ -69,16 +69,16 @@ class Producing:
         self._strand.start()
 
     def stop(self) -> None:
-        """Let it finish what is open, and end; returns at once."""
+        """Let it finish its open transaction, and end. Returns at once."""
         self._stop.set()
 
     def failure(self, timeout_s: float = _DELIVERY_TIMEOUT_MS / 1000 + 60) -> str | None:
-        """Wait for its end, which `stop` has asked for; the error, if there was one."""
+        """Wait for its end, which `stop` has asked for. Returns the error, if there was one."""
         return self._strand.failure(timeout_s)
 
     @property
     def produced(self) -> Iterator[Produced]:
-        """Every record that was sent, in that order; it has ended."""
+        """Every record that was sent, in that order, once it has ended."""
         for value, (number, topic, partition) in self._sent.items():
             fate = ABORTED if value in self._aborted else UNKNOWN
             if (at_s := self._acknowledged_at_s.get(value)) is not None:
@@ -115,7 +115,7 @@ class Producing:
                     raise
 
     def _transaction(self, producer: Producer, fate: str) -> bool:
-        """One transaction; whether the producer can go on."""
+        """One transaction. Returns whether the producer can go on."""
         values: set[bytes] = set()
         try:
             producer.begin_transaction()
@@ -124,7 +124,7 @@ class Producing:
                 self._again(producer.commit_transaction)
                 self._acknowledged_at_s |= dict.fromkeys(values, time.time())
                 return True
-            self._aborted |= values  # never committed, whatever comes now
+            self._aborted |= values  # never committed from here on, on any path
             producer.flush(1 if fate == "abandon" else 0)
             if fate == "abort":
                 self._again(producer.abort_transaction)
@@ -133,7 +133,7 @@ class Producing:
             return self._after(problem, producer)
 
     def _after(self, problem: KafkaException, producer: Producer) -> bool:
-        """Abort, if the transaction says so; anything else needs a new producer."""
+        """Abort, if the error asks for it. Any other error needs a new producer."""
         error: KafkaError = problem.args[0]
         if not error.txn_requires_abort():
             return False
@@ -144,7 +144,7 @@ class Producing:
         return True
 
     def _again(self, deed: Callable[[float], None]) -> None:
-        """Try what may be tried again, within a bound: its outcome is not known yet."""
+        """Try again after errors that allow it, within a bound: the outcome is not known yet."""
         deadline = time.monotonic() + _OUTCOME_TIMEOUT_S
         while True:
             try:

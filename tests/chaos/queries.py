@@ -1,4 +1,4 @@
-"""A kgroup query of the run: one application over many lives, and what was done to it."""
+"""A kgroup query of the run: one application over many lives, and the faults that it met."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ SPARK_CONF: Final = {
 
 _ENDS_AT_START: Final = (
     "No broker could be reached",  # it is started while all brokers are away, and says so soon, as promised
-    # A right or a login that never was good may be refused at once; one that was has a minute.
+    # A right or a login that never was good may be refused at once. One that was has a minute.
     "this user may not see",
     "This user may not see",
     "does not accept our client certificate",
@@ -38,7 +38,7 @@ _HEARD_AGO_MAX_S: Final = 2.0
 """How long before a silence a seat and its coordinator may have heard of each other: heartbeats are 1 s apart."""
 
 _NOTICE_S: Final = 15.0
-"""How long after a silence a seat may take to find out what it has lost, on a busy machine."""
+"""How long after a silence a seat may take to find out its losses, on a busy machine."""
 
 
 class SmallApplication(Application):
@@ -48,11 +48,11 @@ class SmallApplication(Application):
 
 
 class Query:
-    """Keeps one query running between its faults; not thread-safe, its lane alone moves it.
+    """Keeps one query running between its faults. It is not thread-safe, its lane alone moves it.
 
     Attributes:
         failures: how it ended although no fault was aimed at it.
-        silences: (from, to) on the wall clock, in seconds: when nothing of it ran.
+        silences: (from, to) on the wall clock, in seconds: when no process of it ran.
     """
 
     def __init__(self, folder: Path, name: str, read: Mapping[str, str], session_s: float, *, small: bool) -> None:
@@ -94,7 +94,7 @@ class Query:
         self._silent_until_now()
 
     def revive(self) -> str | None:
-        """Start it again if it ended by itself; returns why it did."""
+        """Start it again if it ended by itself. Returns why it did."""
         if self._application is None or self.running:
             return None
         at_work, output = self.at_work, self._bury()
@@ -109,7 +109,7 @@ class Query:
         self._gone()
 
     def stop(self) -> None:
-        """End it in good order; if it has failed before, that is kept."""
+        """End it in good order. If it has failed before, that is kept."""
         application = self._running_application()
         try:
             application.stop(120)
@@ -127,7 +127,7 @@ class Query:
         self._silent_until_now()
 
     def kill_worker(self, pick: float) -> bool:
-        """SIGKILL one of its Python workers; False if it has none now."""
+        """SIGKILL one of its Python workers. Returns False if it has none now."""
         if self._kind is SmallApplication:
             self._kill_and_start()
             return True
@@ -158,7 +158,7 @@ class Query:
             self.start()
 
     def abandon(self) -> None:
-        """End it at once, whatever state it is in."""
+        """End it at once, in any state."""
         if self._application is not None:
             self._application.kill()
             self._application = None
@@ -182,7 +182,7 @@ class Query:
         return self._application
 
     def _bury(self) -> str:
-        """What an application that ended by itself said."""
+        """The last output of an application that ended by itself."""
         application = self._running_application()
         application.kill()
         self._gone()
@@ -199,6 +199,6 @@ class Query:
 
 
 def _brief(output: str) -> str:
-    """Where the error stands: at the beginning of what Spark says, and at the end of a traceback."""
+    """The parts with the error: the beginning of Spark's message, and the end of a traceback."""
     text = output.strip()
     return f"ended by itself: {text if len(text) < 1_200 else f'{text[:600]} ... {text[-600:]}'}"

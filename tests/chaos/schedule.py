@@ -1,7 +1,7 @@
-"""Which faults come, in which order: decided by the seed alone, before anything runs.
+"""Which faults come, in which order: decided by the seed alone, before any process starts.
 
-Lanes run side by side, each one event after the other, so that faults of different kinds meet. Whatever must not happen
-twice at once (two brokers down, say) is in one lane.
+Lanes run side by side, each one event after the other, so that faults of different kinds meet. Faults that must not
+come twice at once (two brokers down, say) are in one lane.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,11 +14,11 @@ MAIN_SESSION_S: Final = 20.0
 """Session timeout of the main query: a restart of Spark fits in, also on a busy machine."""
 
 SECOND_SESSION_S: Final = 8.0
-"""Session timeout of the second query: what it leaves behind is soon given away (the broker allows 6 s and more)."""
+"""Session timeout of the second query: its partitions are soon given away (the broker allows 6 s and more)."""
 
 
 class Fault(Enum):
-    """What can happen; the value is what is printed."""
+    """All faults. The value is printed."""
 
     KILL_DRIVER = "SIGKILL the driver and all its processes"
     RESTART_DRIVER = "stop the query in good order and start it again"
@@ -53,7 +53,7 @@ class Fault(Enum):
 
 
 PEER_FAULTS: Final = frozenset({Fault.PEER_JOINS, Fault.CONSUMER_PROTOCOL_PEER_JOINS, Fault.JAVA_PEER_JOINS})
-"""Somebody else's consumer joins."""
+"""Faults in which a consumer of another client joins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Event:
 
     Attributes:
         gap_s: quiet time since the lane's last event was over.
-        lasts_s: until what was taken away is given back (restarted, resumed, left).
+        lasts_s: until the fault is healed (restarted, resumed, left).
         pick: which one of several (brokers, workers, topics), from 0 to 1.
         harsh: how a query that joined goes again: by SIGKILL, or in good order.
         early: whether it comes even if its query has not done a batch since it was started.
@@ -93,7 +93,7 @@ def _around_the_session(session_s: float) -> Duration:
 _INSTANT: Final = _between(0, 0)
 
 Odds = Mapping[Fault, tuple[int, Duration]]
-"""Fault -> how often in comparison to the lane's others, and how long it lasts."""
+"""Fault -> how often in comparison to the lane's other faults, and how long it lasts."""
 
 LANES: Final[Mapping[str, tuple[Duration, Odds]]] = {
     "main": (

@@ -23,7 +23,7 @@ _COLUMNS = ["topic", "partition", "offset", "value"]
 _SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()), ("value", pa.binary())])
 
 _SLOW_EVERY = 5
-"""One batch in so many takes long, so that the group asks for something in its midst."""
+"""One batch in so many takes long, so that the group asks for partitions in its midst."""
 
 _SLOW_S = 5.0
 
@@ -46,7 +46,7 @@ class MicroBatches:
         self._done = _newest(self._commits)
 
     def next_batch(self) -> bool:
-        """Plan and read one batch, or read again what was planned and not done; False if there is nothing new."""
+        """Plan and read one batch, or read a planned batch that is not done again. False if there is no new record."""
         start = self._end_of(self._done)
         if _newest(self._offsets) == self._done:
             end = self._reader.latestOffset(start, self._limit)

@@ -25,7 +25,7 @@ class Strand:
             future.set_exception(error)
 
     def failure(self, timeout_s: float) -> str | None:
-        """Wait for its end; what went wrong, None if nothing did or it was never started."""
+        """Wait for its end. Returns its failure, or None if it had none or was never started."""
         if self._future is None:
             return None
         try:

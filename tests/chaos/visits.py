@@ -23,7 +23,7 @@ class Visits:
     """The topic, and one producer after the other, each for one life of the topic.
 
     Attributes:
-        earlier: what each life held, but for the last one.
+        earlier: the records of each life, but for the last one.
         recreated: when each life but the first began.
     """
 
@@ -51,7 +51,7 @@ class Visits:
         return self._producers
 
     def recreate(self, is_read: Callable[[], bool]) -> bool:
-        """Delete the topic and make it again; False if it was not read in time, and is left as it is."""
+        """Delete the topic and make it again. False if it was not read in time, and is left as it is."""
         self._producers[-1].stop()
         assert self._producers[-1].failure() is None
         deadline = time.monotonic() + _READ_TIMEOUT_S

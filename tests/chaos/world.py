@@ -1,4 +1,4 @@
-"""The cluster, its topics, the queries and everybody else of one run."""
+"""The cluster, its topics, the queries, producers and peers of one run."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ from spark_kgroup.model import CLASSIC, CONSUMER, TopicPartition
 
 GROUP: Final = "chaos"
 MARKER: Final = "KGROUP_CHAOS_RUN"
-"""In the environment of everything that a run starts."""
+"""A variable in the environment of each process that a run starts."""
 
 _TOPICS: Final = {"orders": 4, "clicks": 3}
 _CONSUMER_PROPERTIES: Final = {
@@ -44,7 +44,7 @@ _CONSUMER_PROPERTIES: Final = {
     "group.consumer.heartbeat.interval.ms": "1000",
     "group.consumer.min.heartbeat.interval.ms": "1000",
 }
-"""What brokers decide under the consumer protocol, and options under the classic one."""
+"""Settings that brokers decide under the consumer protocol, and options under the classic one."""
 _FIRST_BATCH_TIMEOUT_S: Final = 300.0
 _DRAIN_TIMEOUT_S: Final = 240.0
 _LANE_END_TIMEOUT_S: Final = 400.0
@@ -55,15 +55,15 @@ _CAUGHT_UP: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a run is asked for.
+    """The parameters of a run.
 
     Attributes:
         small: whether queries run without Spark.
         protocol: the main query's.
-        member_ids: who makes those of classic queries.
+        member_ids: which side makes those of classic queries.
         min_partitions: tasks of a batch, which divide seats' shares.
-        lanes: those that play.
-        lasting: what is left on at the end; None for nothing.
+        lanes: names of the lanes that play.
+        lasting: the fault that is left on at the end, or None.
     """
 
     seed: int
@@ -77,10 +77,10 @@ class Run:
 
 
 class ChaosWorld:
-    """Everything of one run; a context manager that leaves no process.
+    """Everything of one run. A context manager that leaves no process.
 
     Attributes:
-        failures: what went wrong with the world itself, not with what is tested.
+        failures: those of the world itself, not of the product under test.
     """
 
     def __init__(self, folder: Path, run: Run, say: Say) -> None:
@@ -111,7 +111,7 @@ class ChaosWorld:
         return self
 
     def _cast(self) -> None:
-        """Everybody who takes part; nobody starts yet."""
+        """Make all queries, producers and lanes, and start none yet."""
         server, clients_server = self.cluster.server, self.cluster.server_of()
         self.main = self._query(MAIN, 3, MAIN_SESSION_S, self._run.protocol)
         self.second = self._query(SECOND, 2, SECOND_SESSION_S, CLASSIC)
@@ -167,11 +167,11 @@ class ChaosWorld:
         return Query(self.folder / name, name, read, session_s, small=self._run.small)
 
     def _read(self, members: int, name: str) -> dict[str, str]:
-        """Options of a query's stream, and of who it is."""
+        """Options of a query's stream, and of its user."""
         if self._access is None:
             return _read(self.cluster.server_of(), list(_TOPICS), members, name)
         server = self.cluster.server_of(SASL if name == MAIN else MTLS)
-        # A topic that was recreated has lost records, as far as anybody can know who did not see it empty.
+        # A topic that was recreated has lost records, as far as a query can know that did not see it empty.
         read = _read(server, [*_TOPICS, VISITS], members, name) | {"failOnDataLoss": "false"}
         return read | self._access.options(name)
 
@@ -179,7 +179,7 @@ class ChaosWorld:
         return schedule(lane, self._run.seed, self._run.minutes) if lane in self._run.lanes else ()
 
     def __exit__(self, *_: object) -> None:
-        """End everything, whatever state it is in."""
+        """End everything, in any state."""
         self._over.set()
         for producer in self._all_producers:
             producer.stop()
@@ -194,7 +194,7 @@ class ChaosWorld:
         self._entered.close()
 
     def run(self, look: Callable[[], None]) -> None:
-        """Start everybody, let the lanes run for the minutes asked for, and heal; `look` is called now and then."""
+        """Start all, let the lanes run for the minutes asked for, and heal. `look` is called now and then."""
         self.main.start()
         for producer in self.producers:
             producer.start()
@@ -210,7 +210,7 @@ class ChaosWorld:
         self.failures += [failure for lane in self._lanes if (failure := lane.failure(_LANE_END_TIMEOUT_S)) is not None]
 
     def leave_one_fault_on(self, look: Callable[[], None]) -> None:
-        """Let one fault last, while records go on to come; heal it after that."""
+        """Let one fault last, while records go on to come. Heal it after that."""
         if (fault := self._run.lasting) is None:
             return
         wait_for(self._main_is_at_work, "the main query to be at work again", _FIRST_BATCH_TIMEOUT_S, every_s=1)
@@ -232,11 +232,11 @@ class ChaosWorld:
             look()
 
     def _lag(self) -> float:
-        """How far the group is behind; infinite as long as the cluster does not say."""
+        """How far the group is behind. It is infinite as long as the cluster does not say."""
         return sum(log_end - max(committed, 0) if log_end else inf for committed, log_end in self._behind().values())
 
     def drain(self) -> None:
-        """No more records; wait until the group stands at the end of every partition."""
+        """End the producers, and wait until the group stands at the end of every partition."""
         for producer in self._all_producers:
             producer.stop()
         self.failures += [failure for producer in self._all_producers if (failure := producer.failure()) is not None]
@@ -268,7 +268,10 @@ class ChaosWorld:
         return sum(producer.sent for producer in self._all_producers)
 
     def _behind(self) -> dict[str, tuple[int, int]]:
-        """Partition -> (committed, log end), where they differ; both empty as long as the cluster does not say."""
+        """Partition -> (committed, log end), where they differ.
+
+        An error -> (0, 0) as long as the cluster does not say.
+        """
         all_of_them = [KafkaPartition(topic, p) for topic, count in self._counts.items() for p in range(count)]
         admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap_servers})  # a new one, as in harness.groups
         try:
@@ -280,7 +283,7 @@ class ChaosWorld:
         return {name: pair for name, pair in found.items() if pair[0] != pair[1]}
 
     def evidence(self) -> Evidence:
-        """Read everything, stop the cluster, and see what is left."""
+        """Read all evidence, stop the cluster, and look for processes that are left."""
         server = self.cluster.server
         topics: dict[TopicPartition, dict[int, bytes]] = {}
         for topic in self._counts:
@@ -314,7 +317,7 @@ class ChaosWorld:
         ]
 
     def _cut_off(self, query: Query) -> list[Expulsion]:
-        """A coordinator was away for a whole session: seats give up what they cannot be sure of."""
+        """A coordinator was away for a whole session: seats give up partitions that they cannot be sure of."""
         return [
             Expulsion(seat=seat, wall_from_s=begin + query.silence_s, wall_to_s=over + query.session_s)
             for begin, over in self._outages
@@ -328,7 +331,7 @@ class ChaosWorld:
         return [*self._cluster.outages, *self._network.outages, *lasting]
 
     def _processes_left(self) -> list[str]:
-        """What has not ended in time; it is ended now."""
+        """Command lines of processes that have not ended in time. They are killed now."""
         deadline = time.monotonic() + _END_TIMEOUT_S
         while (left := self._started_by_us()) and time.monotonic() < deadline:
             time.sleep(0.5)
@@ -341,12 +344,12 @@ class ChaosWorld:
 
 
 def _claims_forgotten(query: Query, converted_at_s: Sequence[float]) -> list[Expulsion]:
-    """What a seat still read when it had been asked for, and what it claimed, a converted group gives to others."""
+    """A converted group gives away partitions that a seat was asked for, still read, and claimed."""
     return [Expulsion(seat=seat, wall_from_s=at_s, wall_to_s=at_s) for at_s in converted_at_s for seat in query.seats]
 
 
 def _speaking(protocol: str, session_s: float) -> dict[str, str]:
-    """Options of the group protocol; under the consumer protocol brokers have been told the rest."""
+    """Options of the group protocol. Under the consumer protocol the timeouts are the brokers' settings."""
     if protocol == CONSUMER:
         return {"kafka.group.protocol": CONSUMER}
     return {"kafka.session.timeout.ms": str(int(session_s * 1000)), "kafka.heartbeat.interval.ms": "1000"}

@@ -23,7 +23,7 @@ class Case:
     """One group that is to be assigned.
 
     Attributes:
-        members: what they own and in which generation is in the subscription, whatever the assignor.
+        members: their claims and generation are in the subscription, for any assignor.
     """
 
     seed: int
@@ -33,17 +33,17 @@ class Case:
 
     @property
     def cooperative(self) -> bool:
-        """Whether members keep what they own, and more than one round may be needed."""
+        """Whether members keep their partitions, and more than one round may be needed."""
         return assignor(self.assignor).protocol is RebalanceProtocol.COOPERATIVE
 
     @property
     def sticky(self) -> bool:
-        """Whether what members own counts."""
+        """Whether members' claims count."""
         return self.assignor in {"cooperative-sticky", "sticky"}
 
     @property
     def owners(self) -> dict[TopicPartition, str]:
-        """Who owns what, as far as that is clear: of several, the only one with the highest generation."""
+        """Partition -> its owner, as far as that is clear: of several, the only one with the highest generation."""
         claims: dict[TopicPartition, list[tuple[int, str]]] = defaultdict(list)
         for member in self.members:
             for partition in member.subscription.owned:
@@ -56,7 +56,7 @@ class Case:
         }
 
     def as_sent(self) -> list[GroupMember]:
-        """The members as the leader sees them: what an eager one owned is in the user data at most."""
+        """The members as the leader sees them: an eager one's partitions are in the user data at most."""
         if self.cooperative:
             return list(self.members)
         return [replace(member, subscription=self._eager(member.subscription)) for member in self.members]
@@ -66,7 +66,7 @@ class Case:
         return replace(was, owned=frozenset(), user_data=user_data)
 
     def as_json(self) -> dict[str, Any]:
-        """What `JavaAssignors` reads."""
+        """The input of `JavaAssignors`."""
         return {
             "assignor": self.assignor,
             "topics": {

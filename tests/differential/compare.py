@@ -17,7 +17,7 @@ _NOWHERE: Final[frozenset[str]] = frozenset()
 
 
 class Score(NamedTuple):
-    """How good an assignment is; less is better, and what comes first counts for more.
+    """How good an assignment is. Less is better, and earlier fields count for more.
 
     Attributes:
         unevenness: the sum of the squares of the members' loads.
@@ -32,7 +32,7 @@ class Score(NamedTuple):
 
 @dataclass
 class Findings:
-    """What has been seen of all cases so far.
+    """The results of all cases so far.
 
     Attributes:
         wrong: cases in which ours breaks a promise, with words.
@@ -95,7 +95,7 @@ def _reason(ours: Score, java: Score) -> str:
 
 
 def at_rest(case: Case) -> tuple[dict[str, frozenset[TopicPartition]], int]:
-    """What our assignor has assigned when nothing changes any more, and in how many rounds.
+    """The final assignment of our assignor, when no round changes it any more, and the number of rounds.
 
     Raises:
         ValueError: an assignment breaks a promise of `Assignor.assign`, or the group does not come to rest.
@@ -142,7 +142,7 @@ def _check_complete(case: Case, shares: Assignment) -> None:
 
 
 def _problem_with_java(case: Case, answer: Mapping[str, Any]) -> str:
-    """Why its answer is none to compare with; empty if it is one."""
+    """Why its answer is none to compare with, or empty if it is one."""
     if "error" in answer:
         return f"fails ({answer['error'].split(':')[0]})"
     try:
@@ -180,7 +180,7 @@ def _score(case: Case, shares: Assignment) -> Score:
 
 
 def compare(answers: Iterable[tuple[Case, Mapping[str, Any]]]) -> Findings:
-    """All findings in cases to which Java has its answer."""
+    """All findings of cases, each given with Java's answer."""
     found = Findings()
     for case, answer in answers:
         found.take(case, answer)

@@ -20,10 +20,10 @@ _END_TIMEOUT_S: Final = 60
 
 
 def java_answers(cases: Iterable[Case]) -> Iterator[tuple[Case, dict[str, Any]]]:
-    """Each case with what Java's assignors say of it. No more cases are made than Java takes.
+    """Each case with the answer of Java's assignors. No more cases are made than Java takes.
 
     Raises:
-        RuntimeError: Java ended early; it says why.
+        RuntimeError: Java ended early. The message says why.
     """
     # slf4j without a binding is silent: Kafka's assignors log an error for each claim that collides.
     jars = os.pathsep.join(str(jar) for jar in kafka_jars() if not jar.name.startswith("log4j-slf4j-impl"))
@@ -46,7 +46,7 @@ def java_answers(cases: Iterable[Case]) -> Iterator[tuple[Case, dict[str, Any]]]
 
 
 def _ask(to: IO[bytes], cases: Iterable[Case], asked: deque[Case]) -> None:
-    with suppress(BrokenPipeError), to:  # it ended: whoever reads its answers says so
+    with suppress(BrokenPipeError), to:  # it ended: the reader of its answers says so
         for case in cases:
             asked.append(case)
             to.write(json.dumps(case.as_json()).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""Patterns of topics beside java.util.regex, which decides what `subscribePattern` means, on random patterns."""
+"""Patterns of topics beside java.util.regex, which decides the meaning of `subscribePattern`, on random patterns."""
 
 import subprocess
 from collections import Counter
@@ -66,7 +66,7 @@ def a_pattern(rng: Random, depth: int = 0) -> str:
 
 
 def answers(names: list[str], patterns: list[str], *how: str) -> list[str]:
-    """Of each pattern a 0 or 1 for each of `names`, or ! and why it is not taken."""
+    """Java's line for each pattern: 0 or 1 for each of `names`, or ! and why it is refused."""
     re2j = next(jar for jar in kafka_jars() if jar.name.startswith("re2j-"))
     command: list[str | Path] = [find_java().executable, "-XX:TieredStopAtLevel=1", "-cp", re2j, PROGRAM, *how]
     asked = "\n".join([",".join(names), *patterns]) + "\n"
@@ -98,7 +98,7 @@ def test_a_random_pattern_matches_the_names_that_it_matches_in_java_or_is_refuse
             counts["refused, as Java does" if java.startswith("!") else "refused"] += 1
             continue
         if java.startswith("!"):
-            counts["taken, and not by Java"] += 1  # a look behind that it finds too long; nobody reads other topics
+            counts["taken, and not by Java"] += 1  # a look behind too long for Java: it matches no other topics there
             continue
         ours = matched(taken, names)
         counts["taken, and matches some" if "1" in ours else "taken"] += 1

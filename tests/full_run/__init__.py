@@ -1,1 +1,1 @@
-"""Targets of the Makefile, one after the other, and a table of what came out: see __main__.py."""
+"""Targets of the Makefile, one after the other, and a table of the results: see __main__.py."""

@@ -1,7 +1,7 @@
 """`make test-all`: the named targets one after the other, and tests/LAST_FULL_RUN.md about them.
 
 A target that fails does not end the run. Each streams its output to .build/full/<target>.log. The page is written after
-each target, so that it says what is known however the run ends; the exit code is 1 unless all passed.
+each target, so that it has the results so far however the run ends. The exit code is 1 unless all passed.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def _run(target: str) -> Result:
         try:
             outcome = "passed" if process.wait() == 0 else "failed"
         except KeyboardInterrupt:
-            process.terminate()  # make ends what it runs
+            process.terminate()  # make ends its commands
             process.wait()
             outcome = "interrupted"
     seconds = time.monotonic() - began
@@ -72,7 +72,7 @@ def _commit() -> str:
 
 
 def _machine() -> str:
-    """What the run depends on beside the versions in the targets' names."""
+    """The machine and the versions, on which the run depends beside those in the targets' names."""
     return (
         f"{os.cpu_count()} cores, {platform.system()} {platform.release()}; Python {platform.python_version()}, "
         f"Java {find_java().version}, librdkafka {_librdkafka()}, PyArrow {version('pyarrow')}."

@@ -1,4 +1,4 @@
-"""What came out of a full run, and its table. Pure."""
+"""The results of a full run, and its table. Pure."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ KINDS = ("passed", "failed", "skipped")
 
 _COUNT = re.compile(r"(\d+) (passed|failed|error|skipped)")
 _SUMMARY = re.compile(r"\d+ (?:passed|failed|error|skipped)\b.* in \d+(?:\.\d+)?s\b")
-"""The last line of a run of pytest; a target may have several such runs."""
+"""The last line of a run of pytest. A target may have several such runs."""
 
 _FAILURE = re.compile(r"(?:FAILED|ERROR) (\S+::.+?)(?: - .*)?$")
 
@@ -20,7 +20,7 @@ class Result:
     Attributes:
         target: with its variables, as make is given them.
         outcome: "passed", "failed", "interrupted", or "not run".
-        counts: tests by kind, as pytest counts them; a fixture's error is a failure.
+        counts: tests by kind, as pytest counts them. A fixture's error is a failure.
         failures: the tests that failed.
     """
 
@@ -45,7 +45,7 @@ def counted(output: Iterable[str]) -> tuple[dict[str, int], tuple[str, ...]]:
 
 
 def page(heading: str, results: Sequence[Result]) -> str:
-    """The whole page: what ran where, a row for each target, the failed tests."""
+    """The whole page: a heading about the machine, a row for each target, the failed tests."""
     rows = [f"| target | outcome | {' | '.join(KINDS)} | seconds |", f"|---|---|{'--:|' * (len(KINDS) + 1)}"]
     for result in results:
         counts = " | ".join(f"{result.counts[kind]:,}" for kind in KINDS)

@@ -1,4 +1,4 @@
-"""`make fuzz FRAMES=1000000 SEED=7`: exits with 1 if a message did what none may do."""
+"""`make fuzz FRAMES=1000000 SEED=7`: exits with 1 if a message had an effect that none may have."""
 
 import argparse
 import logging

@@ -1,6 +1,6 @@
 """Answers to Fetch as drafts: every field can be changed before they become bytes.
 
-Layouts are those of FetchResponse.json in Apache Kafka; a test compares them with kio's.
+Layouts are those of FetchResponse.json in Apache Kafka. A test compares them with kio's.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from fuzz.frames import varint
 
 TOPICS_HAVE_IDS = 13
-"""From this version of Fetch on (KIP-516)."""
+"""Topics have ids from this version of Fetch on (KIP-516)."""
 
 Tags = list[tuple[int, bytes]]
 
 
 @dataclass
 class PartitionDraft:
-    """What an answer says of one partition; `records` are batches, and None is null."""
+    """One partition of an answer. `records` are batches, and None is null."""
 
     number: int
     records: list[bytearray] | None
@@ -61,7 +61,7 @@ class TopicDraft:
 
 @dataclass
 class AnswerDraft:
-    """A whole answer; `frame` is what comes over a connection."""
+    """A whole answer. `frame` returns the bytes that come over a connection."""
 
     version: int
     correlation_id: int

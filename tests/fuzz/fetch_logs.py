@@ -1,4 +1,4 @@
-"""Logs of three partitions, as brokers have them: what is right is known of every row."""
+"""Logs of three partitions, as brokers have them. The right content of every row is known."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ PARTITIONS = 3
 BATCHES = 40
 PRODUCERS = (7, 8, 9)
 CHECKED_FROM = 21
-"""Where in a batch begins what its checksum covers (DefaultRecordBatch: attributes and all behind them)."""
+"""Where in a batch the bytes begin that its checksum covers (DefaultRecordBatch: attributes and all behind them)."""
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class Row(NamedTuple):
-    """What the source shows of a record, beside its partition; the timestamp in microseconds."""
+    """A record's columns in the source, beside its partition. The timestamp is in microseconds."""
 
     offset: int
     key: bytes | None
@@ -37,7 +37,7 @@ class Row(NamedTuple):
 
 
 class Head(NamedTuple):
-    """A batch's head: what no checksum covers first."""
+    """A batch's head: the fields that no checksum covers come first."""
 
     base: int
     size: int
@@ -75,7 +75,7 @@ class Written:
 
     @cached_property
     def checked(self) -> bytes:
-        """What the checksum covers."""
+        """The bytes that the checksum covers."""
         return self.raw[CHECKED_FROM:]
 
 
@@ -95,12 +95,12 @@ class Log:
         self._ends = [each.head.last + 1 for each in self.batches]
 
     def from_offset(self, offset: int, count: int) -> list[Written]:
-        """At most `count` batches, from that on which has `offset` or what follows it."""
+        """At most `count` batches, from the one on that has `offset`, or else a later one."""
         first = bisect_left(self._ends, offset + 1)
         return self.batches[first : first + count]
 
     def aborted_among(self, batches: Sequence[Written]) -> list[tuple[int, int]]:
-        """As a broker lists them: transactions that end behind the first batch and begin before the end of the last."""
+        """As listed by a broker: transactions that end behind the first batch and begin before the last one's end."""
         if not batches:
             return []
         first, last = batches[0].head.base, batches[-1].head.last
@@ -159,7 +159,7 @@ def _row(batch: Batch, record: Record) -> Row:
 
 
 def visible(batches: Iterable[tuple[Head, bytes]], aborted: Sequence[tuple[int, int]]) -> Iterable[tuple[Head, bytes]]:
-    """Those (a head, and what its checksum covers) that are neither control batches nor aborted (Java: CompletedFetch).
+    """Batches (head, checked bytes) that are neither control batches nor aborted (Java: CompletedFetch).
 
     Args:
         aborted: producers with the first offsets of their aborted transactions.
@@ -181,9 +181,9 @@ def _aborts(checked: bytes) -> bool:
 
 
 def rows_of(head: Head, checked: bytes, start: int, end: int, *, headers: bool) -> Iterable[Row]:
-    """The records of any batch in [start, end): as simple as slow, and trusting that there is no end amid a record.
+    """The records of any batch in [start, end): simple and slow, and trusting that no end is amid a record.
 
-    Headers that nobody wants are not looked at: of records before `start`, or of all.
+    Headers that no caller wants are not looked at: those of records before `start`, or of all.
     """
     payload = checked[61 - CHECKED_FROM :]
     if codec := head.attributes & 7:

@@ -1,4 +1,4 @@
-"""What is done to an answer: lies that are well-formed, batches that are changed, and bytes that make no sense."""
+"""The changes to an answer: lies that are well-formed, batches that are changed, and bytes that make no sense."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ CHECKED = (
     (53, "i", INT32S),
     (57, "i", INT32S),
 )
-"""Of those that it covers: attributes, last offset's difference, both timestamps, producer and its epoch, sequence and
-number of records."""
+"""Fields that the checksum covers: attributes, last offset's difference, both timestamps, producer and its epoch,
+sequence and number of records."""
 
 
 class Mutator:
     """Changes one answer.
 
     Attributes:
-        resealed: of batches that were changed and got a checksum that fits: what it covers.
+        resealed: the checked bytes of batches that were changed and got a checksum that fits.
         changed_bytes: whether the answer's bytes are not those of its draft any more.
     """
 
@@ -115,7 +115,7 @@ class Mutator:
         return varint(count + 1) + (one + b"\0\0") * count
 
     def _lead_elsewhere(self, draft: AnswerDraft, one: PartitionDraft) -> None:
-        """As a broker says that it does not lead, and who does: mostly."""
+        """Have a broker say, mostly, that it does not lead, and name the leader (KIP-951)."""
         one.error = self._rng.choice(ERRORS[2:7])
         one.tags.append((1, self._leader()))
         draft.tags.append((0, self._endpoints()))
@@ -170,7 +170,7 @@ class Mutator:
     # ------------------------------------------------------------------------------------------------------- batches
 
     def _change_batches(self, draft: AnswerDraft) -> None:
-        """A batch is lost, there twice, elsewhere, or of another partition; or the last one ends early."""
+        """A batch is lost, there twice, elsewhere, or of another partition, or the last one ends early."""
         rng = self._rng
         logs = [one.records for topic in draft.topics for one in topic.partitions if one.records]
         if not logs:

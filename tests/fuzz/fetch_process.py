@@ -1,6 +1,6 @@
 """One process that reads answers to Fetch: `python -m fuzz.fetch_process SEED START STOP STEP MARK`.
 
-It says on stdout what it found, in JSON, and keeps in the file MARK how many answers it has begun.
+It prints its findings on stdout, in JSON, and keeps in the file MARK how many answers it has begun.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ADDRESS_SPACE_BYTES = 4 << 30
 """Beyond it a process gets no memory: a frame may claim 100 MB, and a batch become as much."""
 
 PEAK_RISE_BYTES_MAX = 2 * DECOMPRESSED_BYTES_MAX + MEMORY_RISE_BYTES_MAX
-"""What one answer may take while it is read: a batch may become so large, and its pieces are joined."""
+"""The memory that one answer may take while it is read: a batch may become so large, and its pieces are joined."""
 
 
 class Mark:
@@ -61,7 +61,7 @@ def read(seed: int, numbers: Sequence[int], on_begin: Callable[[], None] = lambd
 
 
 def _peak_bytes() -> int:
-    """Of this program's memory; ru_maxrss would be at least that of the process that started it."""
+    """The peak of this program's memory. ru_maxrss would be at least that of the process that started it."""
     (line,) = (one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
 

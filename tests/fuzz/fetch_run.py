@@ -1,7 +1,7 @@
 """`make fuzz`: mutated answers to Fetch by the million, in several processes.
 
 A process that crashes, or that takes too long for one answer, is a finding with the number of that answer: it keeps
-the number in a file that both map. The same seed makes the same answers, whatever the number of processes.
+the number in a file that both map. The same seed makes the same answers for any number of processes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PATH = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONP
 
 
 class _Process:
-    """Reads every nth answer; a context manager, behind which it has ended."""
+    """Reads every nth answer. A context manager, behind which it has ended."""
 
     def __init__(self, command: Sequence[str], seed: int, numbers: range, folder: Path) -> None:
         self._numbers = numbers
@@ -60,7 +60,7 @@ class _Process:
         return self._mark.begun
 
     def has_ended(self, found: Findings) -> bool:
-        """Whether nothing more comes of it; what it came to is in `found` then."""
+        """Whether it has ended. Its findings are in `found` then."""
         code = self._process.poll()
         if code is None:
             return self._hangs(found)
@@ -100,7 +100,7 @@ def run(
     progress: Callable[[int], None] = lambda _: None,
     command: Sequence[str] = READER,
 ) -> Findings:
-    """Read answers from `first` on; `progress` hears how many have been begun."""
+    """Read answers from `first` on. `progress` hears how many have been begun."""
     found, began_s, shown = Findings(seed), time.monotonic(), 0
     slices = [range(first + n, first + answers, processes) for n in range(min(processes, answers))]
     with TemporaryDirectory(prefix="kgroup-fuzz-") as folder, ExitStack() as stack:

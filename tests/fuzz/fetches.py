@@ -1,11 +1,11 @@
 """Answers to Fetch, whole and mutated, through our own reader: connection, fetcher, decoder.
 
-What is read is compared with the log as it was written. A mutated answer may be refused (`Unusual`), or its rows are
+The rows are compared with the log as it was written. A mutated answer may be refused (`Unusual`), or its rows are
 right: every batch that gave rows has the bytes that its checksum covers as they were written, and the rows are those of
-these bytes. What no checksum covers is believed as the answer has it, and only that:
+these bytes. Fields that no checksum covers are believed as the answer has them, and only those:
 
-- of a batch: its first offset, length, leader epoch and format;
-- of which partition a batch is, among those that were asked for; which batches are there, and in which order;
+- of a batch: its first offset, length, leader epoch and format,
+- of which partition a batch is, among those that were asked for, which batches are there, and in which order,
 - which transactions are aborted.
 
 So a mutated answer may show rows at other offsets, in another partition that was asked for, too few rows, or those of
@@ -49,7 +49,7 @@ WHOLE = 0.1
 """How many answers are not mutated: these must be read to their last row."""
 
 PAUSE_S_MAX = 0.2
-"""What is slept for: a pause before a broker is asked again, but not as long as a mutated throttle time says."""
+"""The longest real sleep: a pause before a broker is asked again, but not as long as a mutated throttle time."""
 
 FOREVER = 2**63 - 1
 
@@ -65,10 +65,10 @@ class Fetches:
         self._written = {batch.checked: batch for log in self._logs for batch in log.batches}
 
     def take(self, number: int) -> str:
-        """What became of it.
+        """The outcome of one answer.
 
         Raises:
-            Wrong: what it may not become.
+            Wrong: an outcome that no answer may have.
         """
         return _Case(Random(f"{self._seed} {number}"), self._logs, self._written, self._library).run()
 
@@ -127,7 +127,7 @@ class _Case:
         position = rng.choice((0, 0, 3, rng.randrange(log.end)))
         end = rng.choice((None, log.end, rng.randrange(position + 1, log.end + 1)))
         if partition.partition == self._version % PARTITIONS:
-            end = None  # so that there is always something left to ask for
+            end = None  # so that there is always an offset left to ask for
         self._positions[partition], self._ends[partition] = position, end
         fetcher.add(partition, LEADER, position, end)
 
@@ -139,7 +139,7 @@ class _Case:
         return connection
 
     def _answer(self, request: bytes) -> bytes:
-        """What a broker sends: mutated when it is time for that."""
+        """A broker's answer, mutated when it is time for that."""
         if request[5] == messages.METADATA:
             return self._brokers(request)
         correlation_id, topics = _wanted(request, self._version)
@@ -223,7 +223,7 @@ class _Case:
         return rows
 
     def _expected(self, chunk: Chunk) -> Iterator[Row]:
-        """What rows these bytes are, by what was written, and for the rest by a second reader."""
+        """The rows of these bytes, by the log as written, and for the rest by a second reader."""
         end = chunk.end or FOREVER
         for head, checked in visible(_batches(bytes(chunk.records), end), chunk.aborted):
             written = self._written.get(checked)
@@ -244,7 +244,7 @@ class _Case:
                     yield row if self._headers else row._replace(headers=())
 
     def _compare_with_draft(self, chunks: Sequence[Chunk]) -> None:
-        """That the answer was read as it was drafted, where nothing has happened to its bytes since."""
+        """Check that the answer was read as it was drafted, where its bytes are unchanged since."""
         if self._mutator.changed_bytes:
             return
         for chunk in chunks:
@@ -280,7 +280,7 @@ def _difference(found: Sequence[Row], expected: Sequence[Row]) -> str:
 
 
 def _kind(reason: str) -> str:
-    """The reason without what is different each time."""
+    """The reason without the parts that differ each time."""
     return re.sub(r"[A-Z_]{6,}", "ERROR", re.sub(r"-?\d+", "#", re.sub(r"\(.*\)|broker:9092: |^t-\d: ", "", reason)))
 
 
@@ -301,7 +301,7 @@ def _wanted(request: bytes, version: int) -> tuple[int, list[tuple[bytes, list[t
 
 
 class _Socket:
-    """A broker's end of a connection: what is sent to it is answered, in pieces, and then it closes."""
+    """A broker's end of a connection: each request is answered, in pieces, and then it closes."""
 
     def __init__(self, rng: Random, answer: Any) -> None:
         self._rng = rng

@@ -31,7 +31,7 @@ NUMBERS = {"bool": ">b", "int8": ">b", "int16": ">h", "int32": ">i", "int64": ">
 NUMBERS |= {"timedelta_i32": ">i", "timedelta_i64": ">q", "error_code": ">h"}
 
 Values = Mapping[str, Any]
-"""Field -> what to put there, mostly."""
+"""Field -> the value to put there, mostly."""
 
 
 def varint(number: int) -> bytes:
@@ -66,8 +66,8 @@ class Maker:
         """A frame that answers a request of this type: random bytes, a whole response, or a broken one.
 
         Args:
-            request_type: what is answered.
-            values: what the response mostly says.
+            request_type: of the request that is answered.
+            values: most of the response's values.
             whole: how many of all are whole.
         """
         kind: Any = RESPONSE_OF[request_type]
@@ -90,7 +90,7 @@ class Maker:
         return bytes(draft.raw) if self.rng.random() < 0.6 else self.broken(draft)
 
     def broken(self, draft: Draft) -> bytes:
-        """What `draft` is after some bytes were changed, lost or repeated, its lengths first of all."""
+        """The bytes of `draft` after some were changed, lost or repeated, its lengths first of all."""
         raw = bytearray(draft.raw)
         for _ in range(self.rng.choice((1, 1, 1, 2, 3, 8))):
             if self.rng.random() < 0.3 and draft.lengths:
@@ -203,7 +203,7 @@ class Maker:
         draft.raw += content
 
     def _blob(self) -> bytes:
-        """What members of other applications put into a group: a subscription, an assignment, or anything else."""
+        """Bytes that members of other applications put into a group: a subscription, an assignment, or random ones."""
         chance = self.rng.random()
         owned = [TopicPartition(self.rng.choice(TOPICS), self.rng.randrange(9)) for _ in range(self.rng.randrange(4))]
         if chance < 0.4:
@@ -220,7 +220,7 @@ class Maker:
         return self.rng.randbytes(self.rng.randrange(40))
 
     def _note(self) -> str:
-        """What somebody left beside a committed offset."""
+        """The metadata that another client left beside a committed offset."""
         note = {"v": 1, "app": "a", "member": "m", "at": 1, "executor": "driver", "host": "h", "warm": True, "since": 1}
         text = json.dumps({name: self._odd_json(value) for name, value in note.items()})
         return self.rng.choice((text, text, text[: self.rng.randrange(1 + len(text))], "[" * 5000, "9" * 5000))

@@ -1,6 +1,6 @@
 """Mutated Fetch answers through the native decoder, with sanitizers: `make fuzz`, and a short run among the unit tests.
 
-The program is `records_fuzz.c`. With `cc` it watches addresses and undefined behaviour; zig, which stands in where
+The program is `records_fuzz.c`. With `cc` it watches addresses and undefined behaviour. zig, which stands in where
 there is no `cc`, has the second alone. The same seed makes the same answers.
 """
 
@@ -31,7 +31,7 @@ ZIG = (sys.executable, "-m", "ziglang", "cc", "-fsanitize=undefined")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to: nothing is wrong if `failure` is empty."""
+    """The result of a run: all is right if `failure` is empty."""
 
     sanitizers: str
     counts: dict[str, int]
@@ -39,7 +39,7 @@ class Outcome:
 
 
 def answers() -> Iterator[bytes]:
-    """What the mutations begin with: each of the things that the format has, in few bytes."""
+    """The seeds of the mutations: each feature of the format, in few bytes."""
     plain = [Record(n, b"k%d" % n, b"v" * (3 * n)) for n in range(6)]
     odd = [
         Record(0, None, None),
@@ -53,7 +53,7 @@ def answers() -> Iterator[bytes]:
     yield replace(second, append_time_ms=1_700_000_000_000, leader_epoch=4, last_offset=20).encoded()
     yield Batch([Record(n, None, b"") for n in range(100)]).encoded()
     yield b"".join(Batch([Record(n, b"k", b"v", ((b"h", b"v"),) * (n % 3))]).encoded() for n in range(30))
-    # The payload of a compressed batch is what the caller makes of it: here it is taken as it is.
+    # The caller decompresses the payload of a batch: here it is taken as it is.
     yield replace(first, codec="lz4", payload=first.encoded()[61:]).encoded() + Batch([Record(8)]).encoded()
     yield Batch([], base_offset=0, last_offset=9).encoded() + Batch([Record(10)]).encoded()
     yield b"".join(
@@ -64,7 +64,7 @@ def answers() -> Iterator[bytes]:
 
 
 def compiled(folder: Path) -> tuple[Path, str]:
-    """The program, and what it watches."""
+    """The program, and the errors that it watches for."""
     target = folder / "records_fuzz"
     rest = [*WATCHED, f"-I{NATIVE}", "-o", str(target), str(PROGRAM)]
     if shutil.which(CC[0]) and subprocess.run([*CC, *rest], capture_output=True, timeout=300).returncode == 0:

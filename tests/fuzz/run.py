@@ -1,4 +1,4 @@
-"""One run: messages from a seed into every target, and what was found."""
+"""One run: messages from a seed into every target, and the findings."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ MESSAGE_TIMEOUT_S = 10
 """A message that takes longer is a hang. The slowest seen took 0.05 s."""
 
 MEMORY_RISE_BYTES_MAX = 64 << 20
-"""What the process may grow by after the first twentieth of a run, by when its caches are full."""
+"""The growth that the process may have after the first twentieth of a run, by when its caches are full."""
 
 WARM_UP = 0.05
 
 
 @dataclass
 class Findings:
-    """What one run came to."""
+    """The findings and figures of one run."""
 
     seed: int
     messages: int = 0
@@ -41,16 +41,16 @@ class Findings:
     states: set[str] = field(default_factory=set)
 
     def add(self, number: int, target: str, error: BaseException) -> None:
-        """Count an error by where it was raised; the first message of each kind is remembered."""
+        """Count an error by where it was raised. The first message of each kind is remembered."""
         frames = traceback.extract_tb(error.__traceback__)
         ours = [each for each in frames if "kgroup" in each.filename and "tests" not in each.filename] or frames[-1:]
-        where = f" ({Path(ours[-1].filename).name}:{ours[-1].lineno})" if ours else ""  # one that nobody has raised
+        where = f" ({Path(ours[-1].filename).name}:{ours[-1].lineno})" if ours else ""  # one that was not raised
         what = f"{target}: {type(error).__name__}: {str(error)[:120]}{where}"
         self.wrong[what] += 1
         self.first.setdefault(what, number)
 
     def verdict(self) -> list[str]:
-        """One line for each kind of finding; none is good."""
+        """One line for each kind of finding. No line is good."""
         lines = [f"{count} x {what}, first with message {self.first[what]}" for what, count in self.wrong.most_common()]
         if self.memory_rise_bytes > MEMORY_RISE_BYTES_MAX:
             lines.append(f"memory rose by {self.memory_rise_bytes:,} bytes")
@@ -62,7 +62,7 @@ class Hang(Exception):
 
 
 def run(messages: int, seed: int, progress: Callable[[Findings], None] = lambda _: None) -> Findings:
-    """Send `messages` messages; `progress` is called twenty times. The same seed makes the same messages."""
+    """Send `messages` messages. `progress` is called twenty times. The same seed makes the same messages."""
     rng = Random(seed)
     targets: list[Any] = [Answers(rng), Members(rng), Channels(rng)]
     found, began_s, warm_bytes = Findings(seed=seed), time.monotonic(), 0
@@ -88,7 +88,7 @@ def _one(target: Any, number: int, found: Findings) -> None:
         found.outcomes[f"{name}: {target.take()}"] += 1
     except Exception as error:  # noqa: BLE001 -- every one is a finding
         found.add(number, name, error)
-        target.__init__(target._rng)  # what it was in the midst of may be broken
+        target.__init__(target._rng)  # its state may be broken in the midst of a change
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
     found.slowest_s = max(found.slowest_s, time.monotonic() - began_s)

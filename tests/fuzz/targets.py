@@ -1,6 +1,7 @@
-"""What the messages go through. Each target takes one message at a time and says what became of it.
+"""The targets of the messages. Each takes one message at a time and returns its outcome.
 
-`take` returns a word for the statistics. It raises what no message may cause: an error outside the tree, or `Wrong`.
+`take` returns a word for the statistics. It raises an error that no message may cause: one outside the tree, or
+`Wrong`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ EFFECTS_MAX = 20
 
 
 class Wrong(Exception):
-    """Something that must hold did not."""
+    """A condition that must hold did not."""
 
 
 class Answers:
@@ -94,9 +95,9 @@ class Answers:
 
 
 class Members:
-    """A member machine behind the codec, as a session runs it: what it sends is answered with these messages.
+    """A member machine behind the codec, as a session runs it: its requests are answered with these messages.
 
-    Most answers are plausible, so that it gets into every state; a member that ended is followed by another.
+    Most answers are plausible, so that it gets into every state. A member that ended is followed by another.
     """
 
     def __init__(self, rng: Random) -> None:
@@ -144,7 +145,7 @@ class Members:
                 return to_event(asked, response)
 
     def _refuse(self, asked: contract.Request | contract.LookAtSeat, error: WireError) -> None:
-        """As a session does: what is asked over the pool tells no more, the rest ends a connection, or the member."""
+        """As a session does: a request over the pool tells no more, any other ends its connection or the member."""
         if isinstance(asked, contract.LeaveRequest):
             self._handle(contract.LeaveResponse(request=asked, error=ErrorCode.NETWORK_EXCEPTION))
         elif not isinstance(asked, contract.LookAtSeat):
@@ -179,7 +180,7 @@ class Members:
         }
 
     def _let_happen(self) -> None:
-        """What comes to a member without an answer: time, boundaries, refused commits, the end."""
+        """An event that comes to a member without an answer: time, boundaries, refused commits, the end."""
         machine, chance = self._machine, self._rng.random()
         if machine.state is State.CLOSED:
             self._start()
@@ -200,7 +201,7 @@ class Members:
             raise Wrong(f"a member in {machine.state} waits for nothing")
 
     def _handle(self, event: contract.Event) -> None:
-        """Hand the machine an event, and carry out what it wants done, as a session does."""
+        """Hand the machine an event, and carry out its effects, as a session does."""
         events = [event]
         while events:
             effects = self._machine.handle(events.pop(0), self._now_ms)
@@ -229,7 +230,7 @@ class Members:
 
 
 class _Transport:
-    """Stands for a connection's transport: remembers what was written, and whether it was ended."""
+    """Stands for a connection's transport: remembers the bytes that were written, and whether it was ended."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -248,7 +249,7 @@ class _Transport:
 class Channels:
     """The registry behind its frames: unauthenticated peers, and peers that hold the key but talk nonsense.
 
-    Beside them an honest sidecar stays connected: nobody's message may end its connection, or its responses.
+    Beside them an honest sidecar stays connected: no other peer's message may end its connection, or its responses.
     """
 
     def __init__(self, rng: Random) -> None:
@@ -362,7 +363,7 @@ class Channels:
         return [part for part in (raw[:at], raw[at:]) if part]
 
     def _to_the_sidecar(self, raw: bytes) -> str:
-        """What a sidecar makes of a worker's message, and of its proof of the key."""
+        """A sidecar's reaction to a worker's message, and to its proof of the key."""
         frames = Frames()
         try:
             frames.feed(raw)

@@ -1,4 +1,4 @@
-"""`python -m history FILE`: a verdict on each promise; exit code 1 if one was broken."""
+"""`python -m history FILE`: a verdict on each promise. Exit code 1 if one was broken."""
 
 import argparse
 import sys
@@ -49,7 +49,7 @@ def print_verdict(
     kind: str = "promise",
     shown_max: int | None = _SHOWN_MAX,
 ) -> None:
-    """A table of all promises, or of what else is looked at, and below it what broke them."""
+    """A table of all promises, or of the checks named by `kind`, and below it their violations."""
     table = Table(kind, "verdict")
     for name, violations in found.items():
         table.add_row(name, f"[red]{len(violations)} violations" if violations else "[green]kept")

@@ -1,7 +1,7 @@
-"""What can be known of a run from outside: one kind of fact for each, and the file that keeps them.
+"""The facts of a run that can be known from outside, by kind, and the file that keeps them.
 
-The file has one JSON object on each line; `fact` says its kind, the rest are the fields. Times are seconds of one wall
-clock; a fact without a known time has None. Facts of one kind stand in the order in which they happened.
+The file has one JSON object on each line. `fact` says its kind, the rest are the fields. Times are seconds of one wall
+clock. A fact without a known time has None. Facts of one kind stand in the order in which they happened.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 ACKNOWLEDGED: Final = "acknowledged"
 ABORTED: Final = "aborted"
 UNKNOWN: Final = "unknown"
-"""What a producer knows of a record in the end. Of one that is unknown, nothing is promised."""
+"""The fate of a record as its producer knows it in the end. An unknown one may be stored or not."""
 
 
 class Produced(NamedTuple):
@@ -36,7 +36,7 @@ class Produced(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A read_committed reader outside the group found a record. What a recreated topic held before comes first."""
+    """A read_committed reader outside the group found a record. A recreated topic's earlier records come first."""
 
     topic: str
     partition: int
@@ -49,7 +49,7 @@ class Sunk(NamedTuple):
 
     Attributes:
         batch: number of the micro-batch that wrote it.
-        file: what holds it, in the order of its rows.
+        file: name of the file that holds it, in the order of its rows.
         wall_at_s: when the sink showed it.
     """
 
@@ -128,10 +128,10 @@ class Lasting(NamedTuple):
     """One fault was left on from here to the end.
 
     Attributes:
-        fault: what it is.
-        words: one of them stands in whatever names it.
-        spared: [topic, partition] of what it does not touch.
-        goes_on_s: what is spared is read so soon after it was produced.
+        fault: its name.
+        words: one of them stands in each warning or error that names it.
+        spared: [topic, partition] of those that it does not touch.
+        goes_on_s: records of spared partitions are read so soon after they were produced.
         named_s: a query that cannot go on ends, or warns, so soon, with one of the words.
         until_s: the end of the time that was watched.
     """
@@ -201,7 +201,7 @@ def load(path: Path) -> History:
     """Read a file that `write` has written.
 
     Raises:
-        ValueError: a line is no fact; its number is in the message.
+        ValueError: a line is no fact. Its number is in the message.
     """
     with path.open() as file:
         return History.of(_fact(line, f"{path}:{number}") for number, line in enumerate(file, start=1))

@@ -1,6 +1,6 @@
-"""What is promised, as pure functions: a history in, violations out.
+"""The promises, as pure functions: a history in, violations out.
 
-Each function stands for one sentence of *What is promised* in README.md, or for one that the run needs of Kafka itself;
+Each function stands for one sentence of *What is promised* in README.md, or for one that the run needs of Kafka itself.
 `PROMISES` is the list of all. A topic that was recreated begins a new life: offsets are compared within one life.
 """
 
@@ -47,7 +47,7 @@ class Stretch(NamedTuple):
 
 
 def acknowledged_records_are_stored(history: History) -> Iterator[Violation]:
-    """What a producer was told to be committed is stored once; what it aborted is not."""
+    """A record that a producer was told to be committed is stored once. A record that it aborted is not stored."""
     stored = Counter(record.value for record in history.stored)
     for record in history.produced:
         count, where = stored[record.value], f"{record.producer}, {record.topic}-{record.partition}"
@@ -79,7 +79,7 @@ def records_are_stored_as_sent(history: History) -> Iterator[Violation]:
 
 
 def rows_are_records(history: History) -> Iterator[Violation]:
-    """Whatever is delivered is a committed record of the topic, at its place, with its value."""
+    """Each delivered row is a committed record of the topic, at its place, with its value."""
     stored = {(r.topic, r.partition, r.offset, r.value) for r in history.stored}
     foreign = defaultdict(list)
     for row in history.deliveries:
@@ -105,7 +105,7 @@ def no_record_is_sunk_twice(history: History) -> Iterator[Violation]:
 
 
 def rows_are_in_order(history: History) -> Iterator[Violation]:
-    """Of one partition, a batch holds later records than the batch before, and each of its files ascending ones."""
+    """In each partition a batch holds later records than the batch before, and each of its files ascending ones."""
     order = {(r.topic, r.partition, r.value): at for at, r in enumerate(history.stored)}
     files: dict[tuple[str, Log, int, str], list[Sunk]] = defaultdict(list)
     for row in history.sunk:
@@ -168,7 +168,7 @@ def commits_never_go_back(history: History) -> Iterator[Violation]:
 
 
 def commits_are_not_ahead(history: History) -> Iterator[Violation]:
-    """What is below a committed offset had been handed on by then; none is beyond the log's end."""
+    """Records below a committed offset had been handed on by then. No committed offset is beyond the log's end."""
     done_at: dict[tuple[Log, str], float] = {}
     for row in history.deliveries:
         key = (row.topic, row.partition), row.value
@@ -212,7 +212,7 @@ def members_live(history: History) -> Iterator[Violation]:
 
 
 def the_rest_goes_on(history: History) -> Iterator[Violation]:
-    """While one fault lasts, what it spares is read soon, or the end of a query names it within its bound."""
+    """While one fault lasts, spared partitions are read soon, or a query's end names the fault within its bound."""
     for lasting in history.lasting:
         if any(_names(lasting, end) for end in history.ended):
             continue
@@ -255,7 +255,7 @@ def a_lasting_fault_is_named(history: History) -> Iterator[Violation]:
 
 
 def no_process_is_left(history: History) -> Iterator[Violation]:
-    """After the end nothing runs."""
+    """After the end no process runs."""
     for process in history.left:
         yield Violation("machine", process.command)
 
@@ -279,7 +279,7 @@ PROMISES: Sequence[Callable[[History], Iterator[Violation]]] = (
 
 
 def verdict(history: History) -> dict[str, list[Violation]]:
-    """Each promise, by the name of its function, with what broke it."""
+    """Name of each promise's function -> the violations."""
     return {promise.__name__.replace("_", " "): list(promise(history)) for promise in PROMISES}
 
 
@@ -287,7 +287,7 @@ def verdict(history: History) -> dict[str, list[Violation]]:
 
 
 def stretches(places: Iterable[tuple[Log, int]]) -> list[Stretch]:
-    """Neighbouring offsets as one each; a gap of one is bridged, since a transaction's marker takes an offset."""
+    """Neighbouring offsets as one each. A gap of one is bridged, since a transaction's marker takes an offset."""
     found: list[Stretch] = []
     for log, offset in sorted(places):
         if found and found[-1].log == log and offset <= found[-1].last + 2:

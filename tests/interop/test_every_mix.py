@@ -53,6 +53,9 @@ def test_members_of_all_clients_come_crash_and_go_with_one_owner_at_a_time_and_n
 def test_static_members_of_all_clients_restarted_in_turn_move_nothing_and_end_no_generation(
     kafka: ApacheKafka, leader: str
 ) -> None:
-    """KIP-345's rolling bounce, whoever leads. Under the consumer protocol other clients wait for their own session."""
+    """KIP-345's rolling bounce, with each kind of client as the leader.
+
+    Under the consumer protocol other clients wait for their own session.
+    """
     with mixed(kafka, "classic") as group:
         rolling_bounce(group, (leader, *(kind for kind in SPEAKING["classic"] if kind != leader)))

@@ -1,4 +1,4 @@
-"""Topics, groups and executors that tests on a real Kafka share; a test module makes what is special to it itself."""
+"""Topics, groups and executors that tests on a real Kafka share. Fixtures for one test module stand in that module."""
 
 from collections.abc import Iterator
 from uuid import uuid4
@@ -14,7 +14,7 @@ from spark_kgroup.testing import ApacheKafka
 
 @pytest.fixture(scope="session")
 def new_topic(apache_kafka: ApacheKafka) -> MakeTopic:
-    """Makes topics: so many partitions, and configurations with `_` for `.`."""
+    """A function that makes a topic of so many partitions, with configurations whose names have `_` for `.`."""
 
     def make(partitions: int = 1, **configs: str) -> str:
         name = f"topic-{uuid4().hex[:8]}"
@@ -32,7 +32,7 @@ def topic(new_topic: MakeTopic) -> str:
 
 @pytest.fixture
 def group() -> str:
-    """The name of a group that there is not yet."""
+    """The name of a group that does not exist yet."""
     return f"group-{uuid4().hex[:8]}"
 
 

@@ -1,4 +1,4 @@
-"""The real Kafka that the other tests rely on: it answers, survives what it should, and leaves nothing behind."""
+"""The real Kafka that the other tests rely on: it answers, survives kills and pauses, and leaves no process behind."""
 
 import os
 import subprocess
@@ -41,7 +41,7 @@ def await_end(*pids: int) -> None:
 def static_member(
     kafka: ApacheKafka, group: str, instance_id: str, topic: str, *, beside: Sequence[Consumer] = ()
 ) -> Iterator[Consumer]:
-    """A librdkafka consumer as a static member with an assignment; closed without leaving the group.
+    """A librdkafka consumer as a static member with an assignment. At the end it closes without leaving the group.
 
     Those `beside` it are polled meanwhile, since they must rejoin for the rebalance to end.
     """
@@ -62,7 +62,7 @@ def static_member(
 
 
 def test_one_node_is_ready_within_the_bound(apache_kafka: ApacheKafka) -> None:
-    """The shared one has seen to the cache. On a crowded machine the bound grows with the queue for a core."""
+    """The shared node has filled the cache of jars. On a busy machine the bound grows with the queue for a core."""
     seconds = []
     for _ in range(3):
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""`kgroup assign --group` against a real Kafka: what is planned is what then happens."""
+"""`kgroup assign --group` against a real Kafka: the group then gets the assignment that was planned."""
 
 import json
 import subprocess
@@ -58,7 +58,7 @@ def test_a_live_group_moves_when_a_member_joins_as_many_partitions_as_planned(
     table = planned(apache_kafka, group, "--leave", "a", "--add-partitions", f"{topic}=6")
     assert table.returncode == 0, table.stderr
     assert "0 of 12 partitions would move between members that stay, 9 would come to them" in table.stdout
-    assert stable_generation(apache_kafka, group) == generation  # planning changes nothing
+    assert stable_generation(apache_kafka, group) == generation  # planning does not change the group
 
     members["c"] = join("c")
     for name, member in members.items():

@@ -1,4 +1,4 @@
-"""Who notices what changed while a static leader was away: the hole that KIP-814 leaves, closed for every member."""
+"""Changes while a static leader was away are noticed: the hole that KIP-814 leaves, closed for every member."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -23,10 +23,10 @@ STICKY = "cooperative-sticky"
 
 
 class World:
-    """One group: processes with a static member each, that give up at once what they are asked for.
+    """One group: processes with a static member each, that give up at once the partitions they are asked for.
 
     Attributes:
-        running: instance id -> its process; a process is killed by closing it, for then it says nothing.
+        running: instance id -> its process. Closing it counts as killing it, for it then sends no more requests.
     """
 
     def __init__(self, kafka: ApacheKafka, assignor: str) -> None:
@@ -228,7 +228,7 @@ def test_a_topic_deleted_while_the_leader_was_away_is_noticed_in_one_rebalance(
 def test_a_member_that_comes_back_with_a_topic_more_gets_a_share_of_it(
     apache_kafka: ApacheKafka, assignor: str
 ) -> None:
-    """Another member has all of it: nothing is without an owner, and no broker rebalances for it (KIP-345)."""
+    """Another member owns all of it, so no partition lacks an owner, and no broker rebalances for it (KIP-345)."""
 
     @on_a_loop
     async def scenario() -> None:
@@ -293,7 +293,10 @@ def test_a_leader_restarted_while_the_group_rebalances_leaves_nothing_without_an
 
 @pytest.mark.parametrize("kind", [JAVA, LIBRDKAFKA, KAFKA_PYTHON])
 def test_a_follower_notices_for_a_leader_of_another_client_that_came_back(apache_kafka: ApacheKafka, kind: str) -> None:
-    """As a leader that comes back it neither assigns nor watches: its own look at metadata comes every five minutes."""
+    """A leader of another client that comes back neither assigns nor watches.
+
+    It looks at metadata every five minutes.
+    """
 
     @on_a_loop
     async def scenario() -> None:

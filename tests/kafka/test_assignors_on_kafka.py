@@ -37,8 +37,8 @@ def join(apache_kafka: ApacheKafka, group: str, topic: str) -> Iterator[Join]:
 def test_java_s_sticky_leader_leaves_our_members_what_they_had_and_so_do_we_when_it_is_gone(
     join: Join, apache_kafka: ApacheKafka, group: str, topic: str
 ) -> None:
-    """1. Java leads. 2. Ours join, one after the other, with several assignors: Java reads what ours were assigned
-    from their user data. 3. Java leaves, and one of ours leads."""
+    """1. Java leads. 2. Ours join, one after the other, with several assignors: Java reads the partitions of ours from
+    their user data. 3. Java leaves, and one of ours leads."""
     java = threading.Thread(
         target=apache_kafka.tool,
         args=(
@@ -66,7 +66,7 @@ def test_java_s_sticky_leader_leaves_our_members_what_they_had_and_so_do_we_when
 
 
 def bounce(join: Join, members: dict[str, MemberProcess], topic: str, *steps: str) -> None:
-    """Restart one member after the other with the assignors of each step; both share the topic after each restart."""
+    """Restart one member after the other with the assignors of each step. Both share the topic after each restart."""
 
     def shared() -> bool:
         shares = [member.owned for member in members.values()]
@@ -80,7 +80,7 @@ def bounce(join: Join, members: dict[str, MemberProcess], topic: str, *steps: st
 
 
 def test_two_bounces_make_a_cooperative_group_eager_again(join: Join, topic: str) -> None:
-    """KIP-429 has no such path; a group that was made cooperative must have a way back."""
+    """KIP-429 has no such path, yet a group that was made cooperative must have a way back."""
     members = {name: join(name, "cooperative-sticky") for name in "ab"}
     for member in members.values():
         member.wait_for_owned(3)

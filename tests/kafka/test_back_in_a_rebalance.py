@@ -1,4 +1,4 @@
-"""A driver dies in a batch, and is back within its session while the group rebalances: nobody else reads the batch."""
+"""A driver dies in a batch, and is back within its session in a rebalance: no other member reads the batch."""
 
 from dataclasses import replace
 from uuid import uuid4
@@ -21,7 +21,7 @@ PARTITIONS = 2
 
 
 def filled_topic(kafka: ApacheKafka) -> tuple[str, str, str]:
-    """(bootstrap servers, topic, group): ten records in each partition, and nobody has read them."""
+    """(bootstrap servers, topic, group): ten records in each partition, all of them unread."""
     topic = f"back-{uuid4().hex[:8]}"
     kafka.create_topic(topic, PARTITIONS)
     produce(kafka.bootstrap_servers, topic, 20, partitions=PARTITIONS)
@@ -35,7 +35,7 @@ def described(kafka: ApacheKafka, group: str) -> tuple[str, int]:
 
 
 REBALANCING = ("PreparingRebalance", "Reconciling")
-"""A classic group waits for members to join again, one of type consumer for what they give up."""
+"""A classic group waits for its members to join again. One of type consumer waits for them to give up partitions."""
 
 
 def test_a_member_that_joins_while_the_driver_is_dead_reads_nothing_of_its_batch(
@@ -85,7 +85,7 @@ def test_a_query_that_was_gone_for_a_session_says_how_far_it_had_read_and_reads_
     server, topic, group = filled_topic(apache_kafka)
     query = Query(server, group, topic, **{"kafka.session.timeout.ms": "6000"})
     with query:
-        assert query.trigger()  # done; the boundary that would commit it never comes
+        assert query.trigger()  # done, but the boundary that would commit it never comes
     assert set(committed(server, group, topic, PARTITIONS).values()) == {0}
     wait_for(lambda: described(apache_kafka, group) == ("Empty", 0), "the session to be over", 60)
     produce(server, topic, 20, partitions=PARTITIONS, first=20)

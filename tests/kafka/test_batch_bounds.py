@@ -16,7 +16,7 @@ FIRST_MS = int(time.time() * 1000) - 3_600_000
 
 PARTITIONS = 2
 RECORDS = 9
-"""In each partition: three of each of three times, a second apart."""
+"""Records of each partition: three of each of three times, a second apart."""
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_starts_and_ends_of_all_kinds_go_together_and_an_end_before_the_start_is
 
 
 def given(topic: str, which: str, *how: object) -> dict[str, str]:
-    """The option of one end: a word, an offset for each partition, or one turn, or one for each partition."""
+    """The option of one end: a word, an offset for each partition, one turn for all, or a turn for each partition."""
     match how:
         case ():
             return {}

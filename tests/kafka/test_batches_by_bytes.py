@@ -49,7 +49,7 @@ def test_batches_have_about_as_many_bytes_however_large_the_records_of_a_topic_a
         query.settle()
         first, *later = query.batches
         assert sum(first.values()) == 1, "nothing is known of the records yet"
-        # The second batch knows one topic at most; from then on both are known.
+        # The second batch knows one topic at most. After it both are known.
         sizes = [batch.get(small, 0) * (SMALL + 50) + batch.get(large, 0) * (LARGE + 50) for batch in later[2:-1]]
         assert len(sizes) > 5
         assert all(LIMIT / 2 < size < LIMIT * 1.2 for size in sizes), sizes

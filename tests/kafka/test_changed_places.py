@@ -1,7 +1,7 @@
 """Sources of one query that change places and change back, and a group or prefix that does, without Spark.
 
-Spark keeps the offsets of sources by their place: after a deploy that changes it, each source goes on from what the
-other one wrote, and after the roll-back from what it wrote itself before that.
+Spark keeps the offsets of sources by their place: after a deploy that changes it, each source goes on from the offsets
+that the other one wrote, and after the roll-back from the offsets that it wrote itself before that.
 """
 
 import pytest

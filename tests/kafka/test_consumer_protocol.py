@@ -1,4 +1,4 @@
-"""Members under the consumer protocol (KIP-848) on a real Kafka: beside others, restarted, killed, and doubled."""
+"""Members under the consumer protocol (KIP-848) on a real Kafka: beside other clients, restarted, killed, doubled."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.since_kafka_4
 
 PARTITIONS = 6
 TAKEN_OVER_WITHIN_S = 30
-"""Kafka would keep the seat of a killed process for 45 s; most of this is a busy machine's, to start a process."""
+"""Kafka would keep the seat of a killed process for 45 s. Most of this bound is for a slow start on a busy machine."""
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ async def started(settings: GroupSettings) -> AsyncIterator[Group]:
 
 
 async def kill(group: Group) -> None:
-    """End it as SIGKILL would: nothing is said to the group."""
+    """End it as SIGKILL would, without a word to the group."""
     tasks = [*group._seat_tasks.values(), *group._tasks]
     for task in tasks:
         task.cancel()
@@ -68,7 +68,7 @@ def owned(view: GroupView) -> dict[str, frozenset[TopicPartition]]:
 
 
 async def all_owned(*groups: Group) -> dict[str, frozenset[TopicPartition]]:
-    """What each seat owns when each has its share of all, and nothing to give up; seats give up what they must."""
+    """Each seat's partitions once each has its share of all and none to give up. Until then seats give up as asked."""
     given_up: set[tuple[MemberIdentity, frozenset[TopicPartition]]] = set()
 
     def hold() -> bool:
@@ -88,7 +88,7 @@ async def all_owned(*groups: Group) -> dict[str, frozenset[TopicPartition]]:
 
 
 async def at_rest(group: Group) -> None:
-    """Wait until the coordinator calls the group stable: of one that rebalances it forgets who was assigned what."""
+    """Wait until the coordinator calls the group stable. While a group rebalances it forgets the assignments."""
     bound_s = asyncio.get_running_loop().time() + 60
     while (state := (await group.describe()).state) != "Stable":
         assert asyncio.get_running_loop().time() < bound_s, f"the group is {state}"

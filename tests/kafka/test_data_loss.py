@@ -1,4 +1,4 @@
-"""Logs that no longer have what is asked of them, on a real Kafka: an error that says all, or a skip with a warning."""
+"""Logs that no longer have the offsets asked for, on a real Kafka: an error that says all, or a skip with a warning."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -66,7 +66,7 @@ Read = Callable[[Reads], Iterable[pa.RecordBatch]]
 
 @pytest.fixture(params=["a worker", "a sidecar"])
 def batches_of(request: pytest.FixtureRequest, apache_kafka: ApacheKafka) -> Iterator[Read]:
-    """How executors read: each loss is met in both ways; an answer within 60 s."""
+    """How executors read: each loss is met in both ways, and answered within 60 s."""
     if request.param == "a worker":
         yield lambda reads: read_ranges(*reads)
         return
@@ -171,7 +171,7 @@ def test_a_partition_that_its_new_topic_does_not_have(
 
 
 def failure_of(query: Query) -> str:
-    """Trigger until the query fails for data loss, and what it says."""
+    """Trigger until the query fails for data loss, and return its message."""
 
     def failed() -> str:
         try:
@@ -191,7 +191,7 @@ def again(query: Query, **more: str) -> Query:
 
 def committed(kafka: ApacheKafka, group: str, topic: str) -> int | None:
     """The group's committed offset of partition 0, None if it has none."""
-    # By a client of its own: one that has known a coordinator that died may wait for it in vain.
+    # With a new client: one that knew a coordinator that died may wait for it in vain.
     offset = offsets.committed(kafka.bootstrap_servers, group, topic, 1)[0]
     return offset if offset >= 0 else None
 
@@ -246,7 +246,7 @@ def test_a_query_whose_topic_is_deleted_and_comes_back(
 def test_a_query_whose_topic_is_created_anew(
     apache_kafka: ApacheKafka, new_topic: MakeTopic, group: str, partitions: int, records: int
 ) -> None:
-    """By the id, not by the offsets: the new topic may have all that the position points to."""
+    """It is noticed by the topic id, not by offsets: the new topic may have a record at the query's position."""
     topic, server = new_topic(2), apache_kafka.bootstrap_servers
     with Query(apache_kafka.bootstrap_servers, group, topic) as query:
         produce(server, topic, 40, partitions=2)
@@ -290,7 +290,7 @@ def test_a_batch_that_was_planned_for_a_topic_that_is_another_one_at_its_replay(
         assert query.read(topic, 60)[10:] == list(range(1000, 1050))
 
 
-# ----------------------------------------------------------------------------- what needs brokers of its own
+# ----------------------------------------------------------------------------- tests that need brokers of their own
 
 
 @pytest.fixture(scope="module")
@@ -331,7 +331,7 @@ def keep_for(kafka: ApacheKafka, topic: str, milliseconds: str) -> None:
 
 @pytest.fixture
 def tags(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The logs' tags that planned batches had, each that differs from the one before."""
+    """The log tags of planned batches, each that differs from the one before."""
     tags: list[str] = []
     plan = Registry.plan
 
@@ -346,7 +346,7 @@ def tags(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_an_unclean_leader_election_truncates_the_log(three_nodes: ApacheKafka, group: str, tags: list[str]) -> None:
-    """1. only the leader has offsets 60..100, and we have read them; 2. it dies; 3. a replica that lacks them leads."""
+    """1. Only the leader has offsets 60..100, and we have read them. 2. It dies. 3. A replica that lacks them leads."""
     kafka, topic, where = three_nodes, f"cut-{group}", AssignedPartition(f"cut-{group}", 0)
     kafka.create_topic(topic, 1, replication_factor=2)
     replicas = partition(kafka, topic).replicas  # the preferred leader first

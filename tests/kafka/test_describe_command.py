@@ -1,4 +1,4 @@
-"""`kgroup describe` against a real Kafka: seats, who serves them, members of other applications, lag."""
+"""`kgroup describe` against a real Kafka: seats, their servers, members of other applications, lag."""
 
 import json
 import socket
@@ -48,7 +48,7 @@ def seats(apache_kafka: ApacheKafka, topic: str) -> Iterator[Seats]:
             options = options_of(apache_kafka.bootstrap_servers, topic, "job", members)
             settings = replace(settings_of(options), commit_metadata=metadata)
             runtime = started.enter_context(GroupRuntime(settings))
-            # Which seat comes first must share with the next.
+            # The seat that comes first must share with the next.
             settled = Boundary(runtime, options, bounded=False).advance(EMPTY)
             assert len(settled.owned) == PARTITIONS
             return runtime

@@ -1,4 +1,4 @@
-"""What a seat reads of a batch, cut for several tasks: the same rows, and the seat is what it was."""
+"""A seat's ranges of a batch, cut for several tasks: they give the same rows, and the seat stays as it was."""
 
 from collections.abc import Iterator
 from uuid import uuid4

@@ -1,4 +1,4 @@
-"""The runtime and the boundary on a real Kafka, without Spark: what only shows between two generations."""
+"""The runtime and the boundary on a real Kafka, without Spark: effects that only show between two generations."""
 
 import asyncio
 import socket
@@ -27,12 +27,12 @@ from spark_kgroup.wire.messages import Request, Response
 Run = Callable[..., tuple[GroupRuntime, Boundary]]
 
 LONG_MS = 20_000
-"""A heartbeat interval that no test waits for: what is heard sooner was asked for sooner."""
+"""A heartbeat interval that no test waits for: an answer that comes sooner was asked for sooner."""
 
 
 @pytest.fixture
 def run(apache_kafka: ApacheKafka, topic: str) -> Iterator[Run]:
-    """Start the seats of one query; closed at the end without leaving."""
+    """Start the seats of one query, and close them at the end without leaving."""
     with ExitStack() as started:
 
         def start(prefix: str, members: int, *, bounded: bool = False, **more: str) -> tuple[GroupRuntime, Boundary]:
@@ -60,7 +60,7 @@ def test_a_fresh_group_whose_first_seat_was_alone_settles_without_waiting_for_it
 
     monkeypatch.setattr(Connection, "call", late)
     runtime, boundary = run("one", 4, **{"kafka.heartbeat.interval.ms": str(LONG_MS)})
-    # A generation with the first seat alone, one with all, and one when the first seat has given up what it had alone.
+    # A generation with the first seat alone, one with all, and one when the first seat has given up its surplus.
     together = runtime.wait_until(lambda v: all(s.identity.generation == 2 for s in v.seats), LONG_MS // 4)
     assert [seat.identity.generation for seat in together.seats] == [2] * 4
     began = time.monotonic()
@@ -81,7 +81,7 @@ def test_a_partition_still_being_read_is_claimed_though_assigned_to_nobody(run: 
     members = {m.instance_id: m for m in first.describe().members}
     assert not withheld & (members["one-0"].assignment | members["two-0"].assignment)
     assert withheld <= members["one-0"].claimed
-    # So the newcomer, whose join was a static one, sees no orphans and forces nothing.
+    # So the newcomer, whose join was a static one, sees no orphans and forces no rebalance.
     generation = second.view().seats[0].identity.generation
     boundary.advance(EMPTY)
     assert second.view().seats[0].identity.generation == generation

@@ -50,7 +50,7 @@ Run = Callable[..., tuple[GroupRuntime, Boundary]]
 
 @pytest.fixture
 def run(apache_kafka: ApacheKafka, topic: str) -> Iterator[Run]:
-    """Start the seats of one query, from a checkpoint if there is one; closed at the end without leaving."""
+    """Start the seats of one query, from a checkpoint if there is one, and close them at the end without leaving."""
     with ExitStack() as started:
 
         def start(members: int, checkpoint: Checkpoint = EMPTY, **more: str) -> tuple[GroupRuntime, Boundary]:
@@ -64,7 +64,7 @@ def run(apache_kafka: ApacheKafka, topic: str) -> Iterator[Run]:
 
 @pytest.fixture
 def neighbour(apache_kafka: ApacheKafka, topic: str) -> Iterator[Callable[..., Sharing]]:
-    """A librdkafka consumer of another application, which speaks the consumer protocol; it commits what it reads."""
+    """A librdkafka consumer of another application. It speaks the consumer protocol and commits all that it reads."""
     with ExitStack() as joined:
         yield lambda protocol="consumer": joined.enter_context(
             Sharing(apache_kafka.bootstrap_servers, f"of-{topic}", topic, commit_each=True, protocol=protocol)
@@ -72,7 +72,10 @@ def neighbour(apache_kafka: ApacheKafka, topic: str) -> Iterator[Callable[..., S
 
 
 def all_owned(runtime: GroupRuntime, boundary: Boundary, checkpoint: Checkpoint, others: int = 0) -> Checkpoint:
-    """Boundary after boundary, until our seats own all but what others own; all that there is counts as read."""
+    """Boundary after boundary, until our seats own all but `others` partitions.
+
+    Each batch counts as read when it is planned.
+    """
     now = [checkpoint]
 
     def holds() -> bool:
@@ -120,8 +123,8 @@ def test_a_group_of_type_consumer_is_described_with_our_seats_in_it(run: Run, ne
 def test_a_driver_that_comes_back_owing_a_partition_gives_it_up_only_with_its_position(
     run: Run, neighbour: Callable[[], Sharing]
 ) -> None:
-    """1. a batch is done and not told to the group; 2. the driver dies; 3. a consumer-protocol neighbour joins; 4. the
-    driver is back within its session: unless its seats claim what they have, the neighbour reads the batch again."""
+    """1. A batch is done and not committed. 2. The driver dies. 3. A consumer-protocol neighbour joins. 4. The driver
+    is back within its session: unless its seats claim their partitions, the neighbour reads the batch again."""
     first, boundary = run(2)
     done = all_owned(first, boundary, EMPTY)
     assert {place.position for place in done.owned.values()} == {RECORDS // PARTITIONS}
@@ -139,9 +142,9 @@ def test_a_group_that_is_converted_while_a_batch_reads_what_must_go_is_never_set
     topic: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """1. a batch is done and not told to the group; 2. a classic neighbour joins, and two partitions are asked back
-    from our seat; 3. a consumer-protocol neighbour joins: brokers convert the group, forget that our seat claims them,
-    and give them away; 4. their new owners read on and commit; 5. we come to our boundary."""
+    """1. A batch is done and not committed. 2. A classic neighbour joins, and two partitions are asked back from our
+    seat. 3. A consumer-protocol neighbour joins: brokers convert the group, forget that our seat claims them, and give
+    them away. 4. Their new owners read on and commit. 5. We come to our boundary."""
     server, group = apache_kafka.bootstrap_servers, f"of-{topic}"
     runtime, boundary = run(1)
     done = all_owned(runtime, boundary, EMPTY)
@@ -226,8 +229,8 @@ def test_an_explicit_start_does_not_overrule_a_neighbour_of_the_consumer_protoco
 def test_a_seat_keeps_what_it_reads_when_the_group_becomes_classic_again_in_an_epoch_it_has_not_joined(
     run: Run, apache_kafka: ApacheKafka, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """1. a consumer-protocol neighbour leaves: a new epoch, of which our seat hears at its next heartbeat; 2. before
-    that the last one leaves, and brokers make the group a classic one in that epoch; 3. whatever our seat sends is
+    """1. A consumer-protocol neighbour leaves: a new epoch, of which our seat hears at its next heartbeat. 2. Before
+    that the last one leaves, and brokers make the group a classic one in that epoch. 3. Every request of our seat is
     refused with ILLEGAL_GENERATION."""
     caplog.set_level(logging.INFO)
     server, group = apache_kafka.bootstrap_servers, f"of-{topic}"

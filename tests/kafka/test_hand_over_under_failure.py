@@ -1,4 +1,4 @@
-"""Two queries share a group, and the commit that a hand-over begins with fails: it waits, and nothing is lost."""
+"""Two queries share a group, and the commit before a hand-over fails: the hand-over waits, and no record is lost."""
 
 import logging
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ class Query:
 
     @property
     def asked(self) -> frozenset[TopicPartition]:
-        """What it must give up."""
+        """The partitions that it must give up."""
         return frozenset(tp for seat in self.runtime.view().seats for tp in seat.to_give_up)
 
     @property
@@ -82,7 +82,7 @@ class HandOverWorld:
         self.two = self.query("two")
         self.asked = wait_for(lambda: self.one.asked, "the first to be asked for partitions", 60)
         assert len(self.asked) == 2
-        # It has its share, which is empty: nothing of this generation is under way any more.
+        # It has its share, which is empty: no request of this generation is under way any more.
         wait_for(lambda: all(seat.settled for seat in self.two.runtime.view().seats), "the second to be a member", 60)
 
     def query(self, prefix: str) -> Query:
@@ -104,7 +104,7 @@ class HandOverWorld:
         assert not self.two.owned
 
     def assert_handed_over(self, *takers: Query) -> None:
-        """Each partition goes to one owner, who begins where the first has read to; all is read in the end."""
+        """Each partition goes to one owner, who begins where the first has read to. In the end all is read."""
         queries = (self.one, *takers)
         every = [TopicPartition(self.topic, p) for p in range(PARTITIONS)]
 
@@ -153,7 +153,7 @@ def test_a_commit_that_is_not_acknowledged_delays_the_hand_over(
 
 
 def test_a_commit_while_the_group_rebalances_delays_the_hand_over(world: HandOverWorld) -> None:
-    # 1. a generation asks for P; 2. a third query joins, and the leader's assignment is on its way; 3. the boundary
+    # 1. A generation asks for P. 2. A third query joins, and the leader's assignment is on its way. 3. The boundary
     # commits P in the new generation: REBALANCE_IN_PROGRESS.
     world.proxy.fail(SYNC_GROUP, Verdict.HELD)
     three = world.query("three")

@@ -23,7 +23,7 @@ ONLY_APPLE = Coordinate("org.example", "apple", "1.0", transitive=False)
 
 
 def publish(repository: Path, module: str, needs: str | None = None) -> None:
-    """Put a module of version 1.0 into a Maven repository; its jar holds its name."""
+    """Put a module of version 1.0 into a Maven repository. Its jar holds its name."""
     directory = repository / "org" / "example" / module / "1.0"
     directory.mkdir(parents=True)
     dependency = (
@@ -119,7 +119,7 @@ def test_a_spoiled_set_is_repaired(repository: str, cache: Path, spoil: object) 
 
 
 def test_pins_are_what_ivy_finds_with_its_place_in_the_repository(repository: str, tmp_path: Path) -> None:
-    """`make lock`, and then a fetch of what it pinned: without Ivy, and of the same jars."""
+    """`make lock`, and then a fetch of the jars that it pinned: without Ivy, and of the same jars."""
     ivy.fetch_with_ivy([APPLE], tmp_path / "found", "fruit", repository, ivy.AS_IN_MAVEN)
     write_pins(tmp_path / "fruit.pins", tmp_path / "found" / "jars")
     pins = read_pins(tmp_path / "fruit.pins")

@@ -19,7 +19,7 @@ COMMAND = [str(Path(sys.executable).parent / "kgroup"), "kafka", "run"]
 
 
 class Run:
-    """A running command; its standard error goes to a file, so that nothing blocks."""
+    """A running command. Its standard error goes to a file, so that it never blocks on a full pipe."""
 
     def __init__(self, errors: Path, *arguments: str, **environment: str) -> None:
         self._errors = errors
@@ -49,7 +49,7 @@ class Run:
         return line.removeprefix("bootstrap.servers=").rstrip("\n")
 
     def jvm_pids(self) -> list[int]:
-        """The JVMs of this run: they are in its session, whatever their group."""
+        """The JVMs of this run: they are in its session, in any process group."""
         command = ["ps", "-ww", "-s", str(self.process.pid), "-o", "pid=,stat=,args="]
         lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
         found = [line.split(None, 2) for line in lines if "kafka.Kafka" in line]
@@ -61,7 +61,7 @@ class Run:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    """Starts the command; kills what a failed test leaves."""
+    """Starts the command, and kills the processes that a failed test leaves."""
     runs: list[Run] = []
 
     def start(*arguments: str, **environment: str) -> Run:

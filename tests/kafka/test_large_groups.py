@@ -1,4 +1,4 @@
-"""Commits and groups that come near to what a coordinator writes at once (max.message.bytes of __consumer_offsets)."""
+"""Commits and groups close to the most that a coordinator writes at once (max.message.bytes of __consumer_offsets)."""
 
 import logging
 import time

@@ -1,5 +1,8 @@
-"""What a member holds while its requests are parked, on a real Kafka: at a coordinator that is well, at one that stands
-still while another takes its place, and in a group that others speak the consumer protocol in (KIP-848)."""
+"""A member's partitions while its requests are parked, on a real Kafka.
+
+They are parked at a coordinator that is well, at one that stands still while another takes its place, and in a group
+with members of the consumer protocol (KIP-848).
+"""
 
 import asyncio
 import os
@@ -65,7 +68,7 @@ class Seats:
             self.lost.append(effect.reason)
 
     async def boundary(self) -> None:
-        """Between two batches: what must go is given up."""
+        """Between two batches: give up all that the group asks back."""
         for seat in self.group.view().seats:
             if seat.to_give_up:
                 self.group.give_up(seat.instance_id, seat.to_give_up)
@@ -144,8 +147,11 @@ def test_a_join_parked_for_longer_than_a_session_costs_nothing_while_the_coordin
 def test_a_seat_that_comes_back_with_another_subscription_gets_just_what_it_subscribes(
     apache_kafka: ApacheKafka, who: str, now: str, each: int
 ) -> None:
-    """Two seats share topics 1 and 2, of 4 partitions each; one comes back within its session. A broker does not
-    rebalance for it (KIP-345), yet what it dropped goes to the other one, and what is new to it arrives."""
+    """Two seats share topics 1 and 2, of 4 partitions each.
+
+    One comes back within its session. A broker does not rebalance for it (KIP-345), yet the topic it dropped goes to
+    the other one, and its new topic arrives.
+    """
     name = f"changed-{uuid4().hex[:8]}-"
     for digit in "123":
         apache_kafka.create_topic(name + digit, partitions=4)
@@ -206,7 +212,7 @@ def test_a_leave_does_not_wait_behind_a_parked_join(apache_kafka: ApacheKafka) -
 
 
 def test_a_join_parked_at_a_broker_that_stands_still_goes_to_the_next_coordinator() -> None:
-    """1. our join is parked; 2. the broker stops, and its kernel keeps the connection; 3. another one coordinates."""
+    """1. Our join is parked. 2. The broker stops, and its kernel keeps the connection. 3. Another one coordinates."""
     with ApacheKafka(nodes=3, jvm_options=("-Xmx300m", "-XX:TieredStopAtLevel=1")) as kafka:
 
         @on_a_loop
@@ -225,7 +231,7 @@ def test_a_join_parked_at_a_broker_that_stands_still_goes_to_the_next_coordinato
                     frozen.pause()
                     try:
                         async with asyncio.timeout(60):
-                            # It is the new coordinator's word: the frozen one says nothing.
+                            # It is the new coordinator's word: the frozen one answers no request.
                             await in_phase(seats.group, "PreparingRebalance")
                         os.kill(slow.process.pid, signal.SIGCONT)
                         async with asyncio.timeout(60):
@@ -249,7 +255,7 @@ async def in_phase(group: Group, phase: str) -> None:
 
 @contextmanager
 def consumer_protocol_member(kafka: ApacheKafka, seats: Seats) -> Iterator[set[int]]:
-    """A librdkafka consumer that speaks KIP-848 in the same group; yields the partitions that it has."""
+    """A librdkafka consumer that speaks KIP-848 in the same group. Yields the partitions that it has."""
     ended = threading.Event()
     owned: set[int] = set()
 
@@ -278,8 +284,10 @@ def consumer_protocol_member(kafka: ApacheKafka, seats: Seats) -> Iterator[set[i
 def test_long_batches_beside_a_member_of_the_consumer_protocol_cost_few_joins_and_no_partition(
     apache_kafka: ApacheKafka,
 ) -> None:
-    """The broker turns the group into one of type consumer and serves classic members in it (KIP-848, migration); a
-    heartbeat of one that must give something up is answered REBALANCE_IN_PROGRESS, its join at once."""
+    """The broker turns the group into one of type consumer and serves classic members in it (KIP-848, migration).
+
+    A member that must give up partitions has its heartbeat answered REBALANCE_IN_PROGRESS, its join at once.
+    """
 
     @on_a_loop
     async def scenario() -> None:

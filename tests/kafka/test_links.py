@@ -1,4 +1,4 @@
-"""The proxies of `make chaos` before a real cluster: nodes and clients go through them, and a cut cuts."""
+"""The proxies of `make chaos` before a real cluster: nodes and clients go through them, and a cut lets no byte pass."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def leaders_by(cluster: Cluster, node: int) -> set[int]:
-    """Who leads the topic's partitions, as this broker says to a client; empty if another one answered."""
+    """The leaders of the topic's partitions, as this broker says to a client, or none if another broker answered."""
     server = cluster.addresses(node)[0]
     metadata = AdminClient({"bootstrap.servers": server, "log_level": 0}).list_topics("orders", timeout=10)
     if metadata.orig_broker_id not in (-1, node):
@@ -33,7 +33,7 @@ def test_every_connection_between_nodes_goes_through_a_proxy(cluster: Cluster) -
 
 
 def test_a_broker_that_is_cut_off_goes_on_answering_what_it_knew(cluster: Cluster) -> None:
-    """The others make new leaders; it says to clients that all is as before."""
+    """The other brokers make new leaders, while it says to clients that all is as before."""
     nodes = cluster.node_ids
     cut, *others = nodes
     before = wait_for(lambda: leaders_by(cluster, cut), "the broker's word")

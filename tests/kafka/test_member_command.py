@@ -1,4 +1,4 @@
-"""`kgroup member` against a real Kafka: what people and tests see of static membership and cooperative rebalance."""
+"""`kgroup member` against a real Kafka: static membership and cooperative rebalance as people and tests see them."""
 
 import signal
 import subprocess
@@ -57,8 +57,8 @@ def test_every_line_of_json_has_the_documented_fields(join: Join, topic: str) ->
 
 
 def test_a_second_member_takes_half_and_only_that_moves(join: Join, topic: str) -> None:
-    """KIP-429: what a member keeps is never revoked."""
-    # KIP-429: the owner keeps what it still owns, gives up the rest, and rejoins; only then the newcomer gets it.
+    """KIP-429: partitions that a member keeps are never revoked."""
+    # KIP-429: the owner keeps what it still owns, gives up the rest, and rejoins. Only then the newcomer gets it.
     first = join("a")
     first.wait_for_owned(6)
     second = join("b")
@@ -73,7 +73,7 @@ def test_ctrl_c_keeps_the_seat_and_a_restart_gets_it_back(
     join: Join, apache_kafka: ApacheKafka, group: str, topic: str
 ) -> None:
     """KIP-345: "broker will return the cached assignment back to the member, without doing any rebalance"."""
-    # KIP-345: a static member that comes back within the session gets its assignment, and nobody else notices.
+    # KIP-345: a static member that comes back within the session gets its assignment, and no other member notices.
     members = {name: join(name) for name in ("a", "b", "c")}
     for member in members.values():
         member.wait_for_owned(2)
@@ -113,7 +113,7 @@ def test_ctrl_c_says_that_the_seat_stays_and_for_how_long(join: Join) -> None:
 def test_a_closed_pipe_ends_the_member_as_it_ends_other_commands(
     join: Join, apache_kafka: ApacheKafka, group: str, topic: str, instance_id: str | None
 ) -> None:
-    """`kgroup member | head -1` in a shell: no heartbeats go on unseen; a static seat stays, a dynamic one goes."""
+    """`kgroup member | head -1` in a shell: no heartbeats go on unseen. A static seat stays, a dynamic one goes."""
     static = [] if instance_id is None else ["--instance-id", instance_id]
     command = [KGROUP, "member", "--bootstrap-server", apache_kafka.bootstrap_servers, "--group", group]
     command += ["--topics", topic, *static]
@@ -318,7 +318,7 @@ def test_a_member_shares_a_group_with_the_java_client(
 
 
 def shares(kafka: ApacheKafka, group: str, members: int) -> list[set[Pair]] | None:
-    """What each member owns, once there are so many and each owns something."""
+    """Each member's partitions, once there are so many members and each owns some. None before that."""
     found = list(assignment_by_instance(kafka, group).values())
     return found if len(found) == members and all(found) else None
 

@@ -44,7 +44,7 @@ def test_under_the_consumer_protocol_topics_are_assigned_as_they_appear_and_give
 def test_under_the_consumer_protocol_brokers_notice_topics_between_two_looks_of_the_member(
     apache_kafka: ApacheKafka, group: str, prefix: str
 ) -> None:
-    """They look again 10 s after they did last (GroupMetadataManager.REGEX_BATCH_REFRESH_MIN_INTERVAL_MS)."""
+    """Brokers look again 10 s after their last look (GroupMetadataManager.REGEX_BATCH_REFRESH_MIN_INTERVAL_MS)."""
     more = ["--metadata-max-age-ms", "3600000", "--group-protocol", "consumer"]
     apache_kafka.create_topic(f"{prefix}-a", 2)
     with (

@@ -1,4 +1,4 @@
-"""A member that fails: its group goes on, and does not wait a session for somebody who will not be back."""
+"""A member that fails: its group goes on, and does not wait a session for a member that will not be back."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ FAILING = "harness.custom_assignors:FailingForThree"
 
 
 class World:
-    """A group with a topic of six partitions, whose members give up at once what they are asked for."""
+    """A group with a topic of six partitions, whose members give up at once the partitions they are asked for."""
 
     def __init__(self, kafka: ApacheKafka) -> None:
         self.kafka = kafka
@@ -93,7 +93,9 @@ def test_the_others_go_on_when_the_assignor_of_a_dynamic_leader_fails(apache_kaf
 
 
 def test_the_others_keep_what_they_have_when_the_assignor_of_a_static_leader_fails(apache_kafka: ApacheKafka) -> None:
-    """Its seat is kept for a session, in which nobody reads its share; all others have the group's word, and read on.
+    """Its seat is kept for a session, and its share is not read meanwhile.
+
+    All other members have the group's word, and read on.
 
     The newcomer may ask for another rebalance, since it has no share: that waits for the seat, as any does (KIP-345).
     """

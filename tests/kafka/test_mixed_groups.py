@@ -1,4 +1,4 @@
-"""Our members beside Kafka's own, librdkafka's and kafka-python's; every mix: `make interop`."""
+"""Our members beside Kafka's own, librdkafka's and kafka-python's. Every mix: `make interop`."""
 
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4

@@ -1,4 +1,4 @@
-"""Our own reader gives librdkafka's rows, on every kind of log; and leaves to it exactly what is not ordinary."""
+"""Our own reader gives librdkafka's rows, on every kind of log, and leaves to it exactly the unusual batches."""
 
 import logging
 import os
@@ -51,7 +51,7 @@ def decoder() -> None:
 
 @pytest.fixture(autouse=True)
 def reasons_are_shown(caplog: pytest.LogCaptureFixture) -> None:
-    """A failure shows why something was left to librdkafka."""
+    """A failure shows why a range was left to librdkafka."""
     caplog.set_level(logging.INFO, "pyspark_kgroup.executor.native")
 
 
@@ -68,7 +68,7 @@ def all_of(kafka: ApacheKafka, topic: str, **more: str) -> tuple[list[Range], Re
 def test_records_of_every_codec_shape_and_size_are_the_same_rows(
     apache_kafka: ApacheKafka, new_topic: MakeTopic, codec: str
 ) -> None:
-    """Whole, cut at random, and in fetches of a batch each; any key, value or header may be null."""
+    """Whole, cut at random, and in fetches of a batch each. Any key, value or header may be null."""
     topic, rng = new_topic(4), random.Random(codec)
     producer = Producer(
         {
@@ -112,7 +112,7 @@ def test_timestamps_of_all_kinds_are_the_same(
 def test_transactions_are_read_as_the_isolation_level_says(
     apache_kafka: ApacheKafka, new_topic: MakeTopic, producer: Producer, transactions: Producer, isolation: str
 ) -> None:
-    """Plain records, committed and aborted ones in turn; every range that begins or ends among them."""
+    """Plain records, committed and aborted ones in turn, and every range that begins or ends among them."""
     topic = new_topic(2)
     for turn in range(4):
         fill(producer, topic, [b"plain %d" % turn] * 3)
@@ -174,7 +174,7 @@ def test_a_range_is_read_while_its_log_grows(
 def test_a_query_whose_tasks_read_by_themselves_needs_no_librdkafka(
     apache_kafka: ApacheKafka, new_topic: MakeTopic, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its tickets name the leaders."""
+    """The tickets of such tasks name the partitions' leaders."""
     topic = new_topic(3)
     for partition in range(3):
         fill(producer, topic, [b"%d" % number for number in range(100)], partition)
@@ -222,7 +222,7 @@ def test_brokers_that_want_tls_or_a_login_are_read(
     assert by_both(ranges, settings).num_rows == 2_000
 
 
-# ---------------------------------------------------------------------------------------------- what is left
+# ---------------------------------------------------------------------------------------------- ranges for librdkafka
 
 
 def rest_by_librdkafka(ranges: Sequence[Range], settings: ReadSettings) -> list[int]:
@@ -253,7 +253,7 @@ def test_a_topic_that_was_deleted_gives_no_row_of_a_new_one(
     fail: bool,
     created: bool,
 ) -> None:
-    """By its id it is noticed in this read, and not by what has its offsets now: librdkafka reads by name."""
+    """The topic id shows the deletion in this read. The offsets would not: librdkafka reads the new topic by name."""
     fill(producer, topic, [b"old"] * 10)
     there = f"{topic}-there"
     apache_kafka.create_topic(there, partitions=1)
@@ -361,7 +361,7 @@ def move_away(kafka: ApacheKafka, topic: str) -> None:
 
 
 def test_a_leader_that_moves_in_the_midst_of_a_read_is_followed_without_librdkafka(three_nodes: ApacheKafka) -> None:
-    """KIP-951: the old leader says who leads instead, and where."""
+    """KIP-951: the old leader names the new one, and its address."""
     topic = f"topic-{uuid4().hex[:8]}"
     three_nodes.create_topic(topic, partitions=3, replication_factor=3)
     produce(three_nodes.bootstrap_servers, topic, 30_000, partitions=3, size=400)
@@ -419,7 +419,7 @@ def read_from(monkeypatch: pytest.MonkeyPatch) -> set[int]:
 
 
 def test_a_replica_in_our_rack_is_read_instead_of_the_leader(three_nodes: ApacheKafka, read_from: set[int]) -> None:
-    """KIP-392; without a rack, and from where it is the leader's, all comes from the leader."""
+    """KIP-392. Without a rack, and in the leader's own rack, all comes from the leader."""
     topic = f"topic-{uuid4().hex[:8]}"
     three_nodes.create_topic(topic, partitions=1, replication_factor=3)
     wait_for(lambda: all_in_sync(three_nodes, topic), "the replicas to be in sync", 60)

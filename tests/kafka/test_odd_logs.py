@@ -1,4 +1,4 @@
-"""Logs that are not just records one after the other: the rows are what another client sees, to the last column."""
+"""Logs that are not just records one after the other: the rows are those of another client, to the last column."""
 
 import logging
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ both_levels = pytest.mark.parametrize("isolation", ["read_committed", "read_unco
 
 @pytest.fixture(params=["a worker", "a sidecar"])
 def executor(request: pytest.FixtureRequest) -> Iterator[Executor | None]:
-    """Who reads: each log is read in both ways."""
+    """The executor that reads, or None for a worker alone: each log is read in both ways."""
     if request.param == "a worker":
         yield None
     else:
@@ -39,7 +39,7 @@ def executor(request: pytest.FixtureRequest) -> Iterator[Executor | None]:
 
 
 def read(server: str, topic: str, executor: Executor | None, **options: str) -> tuple[Rows, Query]:
-    """What a query delivers, and the query when it has come to rest."""
+    """The rows that a query delivers, and the query when it has come to rest."""
     group = f"group-{topic}-{uuid4().hex[:4]}"
     with Query(server, group, topic, executor=executor, includeHeaders="true", **options) as query:
         query.settle()
@@ -70,7 +70,7 @@ def lag(kafka: ApacheKafka, query: Query, topic: str, partitions: int) -> list[i
     return [offset_of(kafka, topic, p, OffsetSpec.latest()) - found[p] for p in range(partitions)]
 
 
-# ---------------------------------------------------------------------------------------- what records hold
+# ---------------------------------------------------------------------------------------- the contents of records
 
 
 def test_null_and_empty_keys_values_and_headers_are_read_as_they_are(
@@ -107,9 +107,9 @@ def test_timestamps_of_all_kinds_are_read_as_they_are(
 def test_a_timestamp_that_spark_cannot_hold_is_an_error_that_names_the_record(
     apache_kafka: ApacheKafka, new_topic: MakeTopic, executor: Executor | None, producer: Producer
 ) -> None:
-    """As a producer writes it that takes nanoseconds for milliseconds."""
+    """As written by a producer that takes nanoseconds for milliseconds."""
     any_time = {"message_timestamp_after_max_ms": str(2**63 - 1)} if apache_kafka.release.number >= (3, 6) else {}
-    topic = new_topic(**any_time)  # KIP-937; brokers before take any
+    topic = new_topic(**any_time)  # KIP-937: brokers before it take any
     nanoseconds = 1_712_345_678_123_456_789
     producer.produce(topic, b"v", timestamp=nanoseconds)
     assert producer.flush(120) == 0
@@ -177,7 +177,7 @@ def test_a_batch_that_changed_on_the_brokers_disk_is_an_error_and_never_rows(
 
 
 class Mending(logging.Handler):
-    """Puts back what a segment had when the first reader complains."""
+    """Puts a segment's bytes back when the first reader complains."""
 
     def __init__(self, segment: Path, whole: bytes) -> None:
         super().__init__()
@@ -195,7 +195,7 @@ class Mending(logging.Handler):
 def test_a_batch_that_is_whole_when_it_is_read_again_is_no_error(
     apache_kafka: ApacheKafka, new_topic: MakeTopic, producer: Producer, reader: str
 ) -> None:
-    """Bytes change on the way, too. What came behind them is not taken before."""
+    """Bytes change on the way, too. Records behind the damaged ones are not taken before these are read."""
     topic = new_topic()
     for value in (b"whole", b"damaged", b"whole again"):
         fill(producer, topic, [value], 0)
@@ -224,7 +224,7 @@ def test_a_log_with_committed_aborted_and_open_transactions_is_read_as_its_isola
     transactions: Producer,
     isolation: str,
 ) -> None:
-    """Plain records, committed and aborted ones in turn; in partition 1 a transaction stays open for a while."""
+    """Plain records, committed and aborted ones in turn. In partition 1 a transaction stays open for a while."""
     topic, server = new_topic(3), apache_kafka.bootstrap_servers
     for turn in range(4):
         fill(producer, topic, [b"plain %d" % turn] * 3)
@@ -287,7 +287,7 @@ def test_a_compacted_log_with_gaps_also_at_the_end_of_a_range(
     producer: Producer,
     transactions: Producer,
 ) -> None:
-    """Most offsets are gone, but not lost: `failOnDataLoss` has nothing to say, wherever a batch ends."""
+    """Most offsets are gone, but not lost: `failOnDataLoss` reports no loss, wherever a batch ends."""
     topic = new_topic(
         cleanup_policy="compact", min_cleanable_dirty_ratio="0.001", segment_bytes="1048576", delete_retention_ms="0"
     )

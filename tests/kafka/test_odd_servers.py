@@ -1,4 +1,4 @@
-"""Where no Kafka broker is, the start fails with one clear error, within its bound, and leaves nothing behind."""
+"""Where no Kafka broker is, the start fails with one clear error, within its bound, and leaves no trace behind."""
 
 import threading
 import time
@@ -26,11 +26,11 @@ from spark_kgroup.wire.address import parse_bootstrap
 ODD_SERVERS = (http, silent, hangs_up, random_bytes, huge_length, truncated_frame, garbage_in_a_frame)
 UNRESOLVABLE = "no-such-host.invalid:9092"
 LOADED_S = 30
-"""What a loaded machine may add."""
+"""The time that a loaded machine may add."""
 
 
 def failure_of(server: str) -> tuple[str, float]:
-    """What a start against `server` says, and after how many seconds."""
+    """The error of a start against `server`, and after how many seconds it comes."""
     began = time.monotonic()
     settings = GroupSettings(bootstrap=parse_bootstrap(server), group="g", topics=("t",), instance_ids=("seat-0",))
     with pytest.raises(WireError) as failure:

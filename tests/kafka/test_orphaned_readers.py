@@ -1,8 +1,8 @@
-"""A stream reader whose JVM was killed alone says nothing more to its group, wherever it stood, and ends.
+"""A stream reader whose JVM was killed alone sends its group no more requests, wherever it stood, and ends.
 
-The reader is Spark's real process; its JVM is `harness.fake_jvm`, which a test can kill. It stands at a named point, is
+The reader is Spark's real process. Its JVM is `harness.fake_jvm`, which a test can kill. It stands at a named point, is
 stopped, loses its JVM, and wakes when the restarted query has its seats and has run batches. But for the last test it
-is not ended by its watch over the JVM, which might come late: what it says must be right without.
+is not ended by its watch over the JVM, which might come late: its requests must be right without the watch.
 """
 
 import socket
@@ -29,7 +29,7 @@ RECORDS = 400
 
 
 class Query:
-    """The restarted query: the reader that Spark would ask, in this process, and what Spark's logs would hold."""
+    """The restarted query: the reader that Spark would ask, in this process, and the offset of Spark's logs."""
 
     def __init__(self, options: dict[str, str], durable: dict[str, Any] | None = None) -> None:
         self._reader: Any = DefaultSource(options).streamReader(spark_schema(COLUMNS))
@@ -42,7 +42,7 @@ class Query:
         self._reader.stop()
 
     def run_batch(self) -> dict[int, int]:
-        """One batch, done: where it ends. What was durable before is committed for the group."""
+        """Run one batch, and return where it ends. The offset that was durable before is committed to the group."""
         end = self._reader.latestOffset(self.durable, None)
         if end != self.durable:
             self._reader.partitions(self.durable, end)
@@ -57,7 +57,7 @@ def positions(offset: dict[str, Any]) -> dict[int, int]:
 
 @pytest.fixture
 def options(apache_kafka: ApacheKafka) -> dict[str, str]:
-    """Of a query on a topic of its own; each batch reads 10 records of each partition."""
+    """Options of a query on a topic of its own. Each batch reads 10 records of each partition."""
     topic = f"topic-{uuid4().hex[:8]}"
     apache_kafka.create_topic(topic, partitions=PARTITIONS)
     produce(apache_kafka.bootstrap_servers, topic, RECORDS, partitions=PARTITIONS)
@@ -75,7 +75,7 @@ def options(apache_kafka: ApacheKafka) -> dict[str, str]:
 
 @pytest.fixture
 def orphan(options: dict[str, str], tmp_path: Path, stop_at: str) -> Iterator[ReaderProcess]:
-    """A reader that stands at the named point of its first boundary, stopped; its JVM is dead."""
+    """A reader that stands at the named point of its first boundary, stopped, with a dead JVM."""
     with ReaderProcess(tmp_path, options, stop_at, outlives_its_jvm=True) as reader:
         stand_still(reader, EMPTY.to_json())
         reader.kill_jvm()
@@ -170,7 +170,7 @@ def test_a_reader_that_is_held_up_while_its_query_is_stopped_and_started_again_l
 def test_a_reader_that_was_held_up_together_with_its_jvm_takes_the_seats_and_moves_no_offset(
     options: dict[str, str], tmp_path: Path, starting: str
 ) -> None:
-    # Nobody can tell it from a second driver, the newest of which keeps the seats; but it is an older run.
+    # It looks like a second driver, and the newest driver keeps the seats. But it is an older run.
     options["startingOffsets"] = starting
     with ReaderProcess(tmp_path, options, "before join") as reader:
         stand_still(reader, EMPTY.to_json())

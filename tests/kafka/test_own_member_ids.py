@@ -57,7 +57,7 @@ async def started(settings: GroupSettings) -> AsyncIterator[Group]:
 
 
 async def at_rest(partitions: int, *groups: Group, own_ids: bool = True) -> dict[str, frozenset[TopicPartition]]:
-    """What each seat owns when all is owned and each has its own id; seats give up what they must."""
+    """Each seat's partitions once all are owned and each has its own id. Until then seats give up as asked."""
 
     def hold() -> bool:
         for group in groups:
@@ -88,7 +88,7 @@ def test_members_with_ids_of_their_own_come_and_restart_beside_librdkafka_s_whic
     with ExitStack() as running:
         first, second = (running.enter_context(joined(name)) for name in ("a", "b"))
         wait_for(lambda: bool(first.owned and second.owned), "a leader of ours", 60)
-        # Else it comes between the two requests of a renaming, leads what the broker's own assignor leaves, and a
+        # Else it comes between the two requests of a renaming, leads after the broker's own assignor, and a
         # leader of librdkafka's has the broker refuse ids (decisions 53, 104).
         wait_for(lambda: has_own_id(first) and has_own_id(second), "ids of their own", 60)
         other = running.enter_context(Sharing(server, group, topic))
@@ -258,7 +258,7 @@ def test_seats_in_company_keep_the_broker_s_ids_also_when_the_others_have_left(
 def test_a_seat_that_may_have_to_finish_an_earlier_process_s_work_keeps_the_broker_s_id(
     apache_kafka: ApacheKafka, topic: str, group: str
 ) -> None:
-    """The broker's own assignor might give away what it reads again, if somebody came just then."""
+    """The broker's own assignor might give away the partitions that it reads again, if a member joined just then."""
 
     @on_a_loop
     async def scenario() -> None:
@@ -277,7 +277,7 @@ def test_a_seat_that_may_have_to_finish_an_earlier_process_s_work_keeps_the_brok
 def test_a_newcomer_hears_of_its_share_when_a_group_of_type_consumer_has_become_a_classic_one(
     apache_kafka: ApacheKafka, topic: str, group: str
 ) -> None:
-    """1. A seat's process dies between the two requests of a renaming. 2. Somebody joins. 3. The seat is back."""
+    """1. A seat's process dies between the two requests of a renaming. 2. A newcomer joins. 3. The seat is back."""
 
     @on_a_loop
     async def scenario() -> None:

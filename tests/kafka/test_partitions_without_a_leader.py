@@ -1,4 +1,4 @@
-"""A broker of three is gone, and with it all that some partitions have: the others are read on."""
+"""A broker of three is gone, and with it all replicas of some partitions: the other partitions are read on."""
 
 import logging
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from spark_kgroup.testing import ApacheKafka
 
 PARTITIONS = 6
 GONE_WITHIN_S = 30
-"""How long the others may stand still when a broker dies."""
+"""How long the other partitions may stand still when a broker dies."""
 
 
 def values(first: int, count: int = 10) -> list[bytes]:

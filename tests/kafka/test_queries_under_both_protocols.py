@@ -20,7 +20,7 @@ from spark_kgroup.testing import ApacheKafka
 PARTITIONS = 4
 SESSION_S = 120
 BACK_WITHIN_S = 30
-"""Most of it is a busy machine's; a quarter of the session that other clients would wait for."""
+"""Most of it is for a busy machine. It is a quarter of the session that other clients would wait for."""
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_query_changes_to_the_consumer_protocol_and_back_and_keeps_its_seats_a
         sent += 40
         with query:
             if run:
-                query.run()  # what the last run had planned, and did not do
+                query.run()  # the batch that the last run had planned, and did not do
             query.settle()
             assert described_by_us(apache_kafka, group).group_type == protocol
             shares = assignment_by_instance(apache_kafka, group)
@@ -86,7 +86,7 @@ def test_a_query_that_was_killed_has_its_partitions_again_long_before_its_sessio
         wait_for(lambda: not query.trigger() and peer.owned, "the query to be at rest", 60)
         generation, moves = stable_generation(apache_kafka, group), peer.moves
         before, read = assignment_by_instance(apache_kafka, group), len(places(query))
-        query._reader.stop()  # nothing is said to the group, as after SIGKILL
+        query._reader.stop()  # without a word to the group, as after SIGKILL
         produce(server, topic, 40, partitions=PARTITIONS, first=40)
         began_s = time.monotonic()
         with query:
@@ -104,7 +104,10 @@ def test_a_query_that_was_killed_has_its_partitions_again_long_before_its_sessio
 def test_seats_leave_though_the_query_comes_back_with_another_client_id(
     apache_kafka: ApacheKafka, topic: str, group: str, new_checkpoint: bool
 ) -> None:
-    """As on another pod, whose name it is. They are known by the checkpoint, and by what is beside their commits."""
+    """As after a move to another pod: the client id is the pod's name.
+
+    The seats that must leave are known by the checkpoint, and by the metadata beside their committed offsets.
+    """
     server = apache_kafka.bootstrap_servers
     session = {"kafka.session.timeout.ms": str(1000 * SESSION_S)}
     query = Query(server, group, topic, members="3", **session, **{"kafka.client.id": "pod-a"})

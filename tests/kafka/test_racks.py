@@ -1,4 +1,4 @@
-"""Racks on a cluster that has three: who reads where, and who is given what (KIP-392, KIP-881)."""
+"""Racks on a cluster that has three: the replica that is read (KIP-392), and the seat that is assigned (KIP-881)."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -49,7 +49,7 @@ def read_from(monkeypatch: pytest.MonkeyPatch) -> set[int]:
 
 
 def new_topic(kafka: ApacheKafka, replicas: list[list[int]]) -> str:
-    """A topic whose partitions have replicas on these brokers, all in sync; the first broker of each is its leader.
+    """A topic whose partitions have replicas on these brokers, all in sync. The first broker of each is its leader.
 
     Kafka's own choice is not as even as a test wants it where a broker is fenced for a moment.
     """

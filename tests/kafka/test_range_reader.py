@@ -143,7 +143,7 @@ def test_empty_ranges_are_read_without_a_broker() -> None:
     assert list(read_ranges([Range("t", 0, 5, 5)], nowhere)) == []
 
 
-# --------------------------------------------------------------------------------------- what records hold
+# --------------------------------------------------------------------------------------- the contents of records
 
 
 def test_nulls_tombstones_and_headers(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
@@ -204,7 +204,7 @@ def test_rows_of_a_batch_are_bounded(
 def test_a_range_may_end_behind_its_last_record(
     apache_kafka: ApacheKafka, topic: str, transactions: Producer, isolation: str
 ) -> None:
-    # offsets: 0-9 committed, 10 marker, 11-15 aborted, 16 marker; partition 1 has nothing but aborted records
+    # offsets: 0-9 committed, 10 marker, 11-15 aborted, 16 marker. Partition 1 has only aborted records
     run_transaction(transactions, topic, numbers(0, 10), commit=True)
     run_transaction(transactions, topic, [b"aborted"] * 5, commit=False)
     run_transaction(transactions, topic, [b"aborted"] * 3, partition=1, commit=False)
@@ -280,7 +280,7 @@ def test_aborted_records_that_keep_coming_do_not_hold_a_range_up(
         working.join()
 
 
-# Three things end a range (see `range_reader`); each must do so alone, the first two without waiting for an idle look.
+# Three things end a range (see `range_reader`). Each must do so alone, the first two without waiting for an idle look.
 
 
 def timed_read(kafka: ApacheKafka, ranges: Sequence[Range], **librdkafka: str) -> tuple[list[int], float]:
@@ -380,7 +380,7 @@ def test_the_consumer_ends_with_the_read(apache_kafka: ApacheKafka, topic: str, 
     fill(producer, topic, numbers(0, 20_000))
     before = librdkafka_threads()
     batches = read_ranges(*seat(apache_kafka, [Range(topic, 0, 0, 20_000)]))
-    assert librdkafka_threads() == before  # nothing starts before the first batch is asked for
+    assert librdkafka_threads() == before  # no thread starts before the first batch is asked for
     rows = next(batches).num_rows
     assert rows + sum(batch.num_rows for batch in batches) == 20_000
     assert librdkafka_threads() == before
@@ -414,7 +414,7 @@ def test_the_time_that_a_caller_takes_between_batches_is_no_stall(
     monkeypatch.setattr(range_reader, "_POLL_S", 0.0)
     for first in range(0, 100, 10):
         fill(producer, topic, numbers(first, first + 10))
-    # One small log batch a fetch: after most batches the next look finds nothing yet.
+    # One small log batch a fetch: after most batches the next look finds no record yet.
     reads = seat(
         apache_kafka,
         [Range(topic, 0, 0, 100)],
@@ -439,7 +439,7 @@ def test_the_collector_rests_among_records_and_works_for_the_caller(
 
     fill(producer, topic, numbers(0, 50_000))
     batches = read_ranges(*seat(apache_kafka, [Range(topic, 0, 0, 50_000)]))
-    first = next(batches)  # with what is imported for it
+    first = next(batches)  # with the imports that it needs
     before, rows = collections(), first.num_rows
     for batch in batches:
         assert gc.isenabled()

@@ -1,4 +1,4 @@
-"""Driver and executor against a broker that asks who they are, without Spark; one may be let in and the other not."""
+"""Driver and executor against a broker that authenticates them, without Spark. One may be let in and the other not."""
 
 import logging
 import pickle
@@ -147,7 +147,7 @@ def test_a_broker_and_an_executor_that_do_not_accept_each_other_are_an_error_wit
 def test_a_read_goes_on_when_the_ca_that_it_lacks_comes_to_its_disk(
     secured_kafka: "SecuredKafka", topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """librdkafka reads it when a consumer is made. Before that, what comes is of no use yet."""
+    """librdkafka reads the CA when a consumer is made. A file without a valid CA is passed over until it has one."""
     ca = tmp_path / "ca.pem"
     trustme.CA().cert_pem.write_to_path(ca)
     config = parse(options(secured_kafka, "SSL", topic, "g", **{"ssl.ca.location": str(ca)})).consumer_config()
@@ -164,7 +164,7 @@ def test_a_read_goes_on_when_the_ca_that_it_lacks_comes_to_its_disk(
 def test_a_user_that_may_not_even_see_the_topic_gets_an_error_within_seconds(
     secured_kafka: "SecuredKafka", monkeypatch: pytest.MonkeyPatch, reader: Reader
 ) -> None:
-    """As after a REVOKE of READ, which takes the implied DESCRIBE with it: librdkafka says nothing then."""
+    """As after a REVOKE of READ, which takes the implied DESCRIBE with it: librdkafka reports no error then."""
     monkeypatch.setattr(fetched_log, "FETCH_TROUBLE_MS", 500)
     monkeypatch.setattr(range_reader, "_IDLE_LOOK_S", 0.5)
     name = f"topic-{uuid4().hex[:8]}"

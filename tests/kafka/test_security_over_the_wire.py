@@ -1,5 +1,7 @@
-"""TLS, SASL and ACLs on a real Kafka that asks for them: every way in joins, commits and is seen; every refusal is one
-clear error within a bound."""
+"""TLS, SASL and ACLs on a real Kafka that asks for them.
+
+Every way in joins, commits and is seen. Every refusal is one clear error within a bound.
+"""
 
 import asyncio
 import time
@@ -41,7 +43,7 @@ pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
 SECRETS = [*PASSWORDS.values(), "wrong one", "PRIVATE KEY"]
 START_BOUND_S = 20
-"""STARTUP_TIMEOUT_MS and a little; a machine under load is slow."""
+"""STARTUP_TIMEOUT_MS and a little, since a machine under load is slow."""
 
 
 @pytest.fixture
@@ -75,7 +77,7 @@ def tokens(user: str = ALICE, lifetime_s: float = 3600) -> Callable[[], Token]:
 def seat(
     kafka: SecuredKafka, listener: str, security: Security, topic: str, group: str, instance_id: str | None
 ) -> Group:
-    """One seat that gives up at once what the group asks back."""
+    """One seat that gives up at once the partitions that the group asks back."""
     settings = GroupSettings(
         bootstrap=parse_bootstrap(kafka.bootstrap(listener)),
         group=group,
@@ -250,7 +252,7 @@ class Counted:
 async def test_sessions_are_renewed_without_a_new_connection_or_generation(
     secured_kafka: SecuredKafka, topic: str, group: str
 ) -> None:
-    """KIP-368. One listener ends sessions early; on the other they end with the token."""
+    """KIP-368. One listener ends sessions early. On the other they end with the token."""
     allowed(secured_kafka, topic, group, ALICE)
     made = count(1)
     fresh = tokens(lifetime_s=4)
@@ -282,7 +284,7 @@ async def test_sessions_are_renewed_without_a_new_connection_or_generation(
 async def test_a_join_that_is_parked_beyond_its_session_is_answered_and_goes_on(
     secured_kafka: SecuredKafka, topic: str, group: str
 ) -> None:
-    """The join waits 5 s for a member that does not come back; sessions end after 3.5 s."""
+    """The join waits 5 s for a member that does not come back. Sessions end after 3.5 s."""
     allowed(secured_kafka, topic, group, ALICE)
     cluster = cluster_at(secured_kafka, "SHORT", login(secured_kafka))
     protocols = [("range", encode_subscription(Subscription(topics=(topic,))))]
@@ -409,7 +411,7 @@ def test_a_refusal_is_one_clear_error_at_once(
 async def test_a_ca_and_a_client_certificate_are_renewed_on_disk_without_a_restart(
     secured_kafka: SecuredKafka, tmp_path: Path
 ) -> None:
-    """Of a client that was accepted, refusals pass; Kafka says in an alert that it does not accept our certificate."""
+    """A refusal is retriable for a client that was accepted before. Kafka refuses our certificate in a TLS alert."""
     location = {name: tmp_path / name for name in ("ca", "certificate", "key")}
     theirs, ours = secured_kafka.other_ca_client, secured_kafka.client
 

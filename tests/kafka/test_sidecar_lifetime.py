@@ -1,4 +1,4 @@
-"""A sidecar is there as long as its executor and its query, for nobody but this user, and leaves nothing behind."""
+"""A sidecar lives as long as its executor and its query, for this user alone, and leaves no process or file behind."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ from spark_kgroup.testing import ApacheKafka
 
 RECORDS = 1_000
 GONE_S = 1.0
-"""How soon everything is gone. What is awaited is given longer, as this machine may be busy; the clock is looked at."""
+"""How soon everything is gone. The waits are given longer, as this machine may be busy, and compare the clock."""
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def assert_gone(pids: list[int], folder: Path, since_s: float) -> None:
     await_gone(pids)
     took_s = time.monotonic() - since_s
     wait_for(lambda: not folder.exists(), "the folder to be removed", 10)
-    assert took_s < GONE_S * max(1.0, os.getloadavg()[0])  # of one core for each process that wants one
+    assert took_s < GONE_S * max(1.0, os.getloadavg()[0])  # the bound is for a core to each busy process
 
 
 # ------------------------------------------------------------------------------------------------------ its end
@@ -211,7 +211,7 @@ def test_the_folder_of_sidecars_opens_for_this_user_alone(query: Query, executor
 
 
 def test_another_user_cannot_connect_even_if_the_folder_is_open(query: Query, executor: Executor) -> None:
-    """Only root can be somebody else: for anybody else the door must open, since it is his own."""
+    """Only root can become another user. Any other user connects as himself, and then the door must open."""
     begun(query, executor)
     place = query.place(executor)
     place.folder.chmod(0o755)

@@ -37,7 +37,7 @@ from spark_kgroup.testing import ApacheKafka
 
 PARTITIONS = 4
 RECORDS = 40_000
-"""In each partition; 15 MB in all, far more than a socket holds."""
+"""Records in each partition. They are 15 MB in all, far more than a socket holds."""
 
 ALL = dict.fromkeys(range(PARTITIONS), (0, RECORDS))
 
@@ -176,7 +176,7 @@ def test_a_range_may_end_with_the_marker_of_a_transaction(
 ) -> None:
     name = f"sidecar-{uuid4().hex[:8]}"
     apache_kafka.create_topic(name, partitions=1)
-    for committed in (True, False, True):  # 0-9, marker 10; aborted 11-20, marker 21; 22-31, marker 32
+    for committed in (True, False, True):  # 0-9, marker 10, aborted 11-20, marker 21, 22-31, marker 32
         run_transaction(transactions, name, [b"%d" % number for number in range(10)], commit=committed)
     isolation = {"kafka.isolation.level": "read_committed"}
     with Query(apache_kafka.bootstrap_servers, name, {"seat-0": [0]}, **isolation) as query:
@@ -218,7 +218,7 @@ def test_memory_for_records_fetched_ahead_is_bounded(apache_kafka: ApacheKafka, 
         assert ready(query) > 0
         # librdkafka takes 0.4 KB for each record of 100 B that waits in its queue, half of the budget
         assert anonymous_bytes(server) < small + 8 * budget
-        # what the first partition has further on must not take the room of the others
+        # records further on in the first partition must not take the room of the other partitions
         rows = query.run(executor, {**spans(2_900, RECORDS), 0: (2_900, 3_000)})
         rows += query.run(executor, {0: (3_000, RECORDS)})
         assert sorted(rows) == directly(query, 2_900, RECORDS)
@@ -405,7 +405,7 @@ def test_a_sidecar_killed_in_the_midst_of_a_read_loses_nothing_and_is_replaced(
     await_gone([sidecar, *servers])
     batches += reading
     assert sorted(rows_of(batches)) == directly(one_seat, 10, RECORDS)
-    assert one_seat.place(executor).socket.exists()  # what a killed sidecar leaves
+    assert one_seat.place(executor).socket.exists()  # a killed sidecar leaves it
     worker = Worker(executor)
     assert sorted(rows_of(worker.read(one_seat.plan(spans(0, 100))[0]))) == directly(one_seat, 0, 100)
     wait_for(lambda: len(sidecars_of(one_seat, executor)) == 1, "another sidecar to listen", 30)

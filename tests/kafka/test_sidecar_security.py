@@ -39,7 +39,7 @@ def token(path):
 def test_a_login_ends_while_there_is_no_room_for_more_and_the_next_read_has_a_new_token(
     secured_kafka: "SecuredKafka", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str
 ) -> None:
-    """The module is where Spark puts what users ship: on the worker's path, and not installed."""
+    """The module is where Spark puts files that users ship: on the worker's path, and not installed."""
     topic, pids = f"topic-{uuid4().hex[:8]}", tmp_path / "pids"
     secured_kafka.kafka.create_topic(topic, partitions=1)
     produce(secured_kafka.kafka.bootstrap_servers, topic, RECORDS, partitions=1, size=100)
@@ -76,7 +76,7 @@ def test_a_login_ends_while_there_is_no_room_for_more_and_the_next_read_has_a_ne
 def test_rights_that_are_taken_away_while_a_seats_server_reads_are_the_error_of_its_worker(
     secured_kafka: "SecuredKafka",
 ) -> None:
-    """Within seconds, whoever reads: what the server has fetched ahead, then the worker, which is refused too."""
+    """Within seconds: first come the rows that the seat server fetched ahead, then the worker is refused too."""
     topic = f"topic-{uuid4().hex[:8]}"
     secured_kafka.kafka.create_topic(topic, partitions=1)
     produce(secured_kafka.kafka.bootstrap_servers, topic, RECORDS, partitions=1, size=100)

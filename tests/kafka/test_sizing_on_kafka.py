@@ -1,4 +1,4 @@
-"""Six seats, then three, then five, on a real Kafka with data in flight: nothing waits for a session timeout."""
+"""Six seats, then three, then five, on a real Kafka with data in flight: no step waits for a session timeout."""
 
 import time
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ class Query:
         self.sent += each * PARTITIONS
 
     def trigger(self) -> bool:
-        """Whether there was a batch."""
+        """Plan a batch, done at once. Returns whether there was one."""
         before, self.done = self.done, self.boundary.advance(self.done)
         for ranges in ranges_by_seat(before, self.done).values():
             for tp, span in ranges.items():
@@ -89,7 +89,7 @@ def test_a_query_restarted_with_fewer_and_then_more_seats_reads_each_record_once
     assert lag(query.server, f"of-{query.topic}", query.topic) == 10 * PARTITIONS
     query.produce(10)
     began = time.monotonic()
-    with query.run(3, bounded=True):  # AvailableNow: what the first boundary does not see is not read
+    with query.run(3, bounded=True):  # AvailableNow: records that the first boundary does not see are not read
         query.trigger()
         took_s = time.monotonic() - began
         print(f"three seats own all after {took_s:.1f} s")
@@ -122,7 +122,7 @@ def test_a_query_restarted_with_fewer_and_then_more_seats_reads_each_record_once
 def test_seats_that_join_and_leave_while_the_query_runs_cost_one_rebalance_each_time(
     apache_kafka: ApacheKafka, protocol: str
 ) -> None:
-    """One that takes nothing from anybody before it has let go (KIP-429): two generations, however many seats come."""
+    """It takes a partition only after its owner let go (KIP-429): two generations for any number of seats."""
     query = Query(apache_kafka)
     generations_max = 2 if protocol == CLASSIC else 2 * 4  # a coordinator has an epoch for each seat that comes or goes
     with query.run(2, protocol=protocol):
@@ -156,7 +156,7 @@ def test_seats_that_join_and_leave_while_the_query_runs_cost_one_rebalance_each_
 
 
 def test_a_member_that_joins_before_old_seats_leave_reads_nothing_of_their_batch(apache_kafka: ApacheKafka) -> None:
-    """1. A batch is done and not committed; 2. three of six seats are back, into a stable group; 3. a member joins."""
+    """1. A batch is done and not committed. 2. Three of six seats are back, into a stable group. 3. A member joins."""
     query = Query(apache_kafka)
     group = f"of-{query.topic}"
     with query.run(6):

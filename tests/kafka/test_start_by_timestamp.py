@@ -1,4 +1,4 @@
-"""`startingTimestamp` and its kind on a real Kafka: offsets as librdkafka finds them, and what a query then reads."""
+"""`startingTimestamp` and its kind on a real Kafka: offsets as librdkafka finds them, and the records that are read."""
 
 import json
 import time
@@ -15,10 +15,10 @@ from spark_kgroup.testing import ApacheKafka
 
 HOUR_MS = 3_600_000
 FIRST_MS = int(time.time() * 1000) - 24 * HOUR_MS
-"""Brokers delete what is a week old."""
+"""Brokers delete records that are a week old."""
 
 HOURS = {0: [1, 5, 3, 2, 8, 8, 13], 1: [4], 2: []}
-"""Partition -> when its records are of, in hours since then; producers may send them in any order."""
+"""Partition -> the times of its records, in hours since then. Producers may send them in any order."""
 
 
 @pytest.fixture(scope="module")

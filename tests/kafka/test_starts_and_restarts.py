@@ -1,7 +1,7 @@
 """Each way to start a query, followed through restarts, records sent meanwhile and partitions that are added.
 
 These are the stories of Spark's KafkaSourceSuiteBase. It tells each of them for topics by name and by pattern, with and
-without failOnDataLoss; here these four go on side by side.
+without failOnDataLoss. Here these four go on side by side.
 """
 
 import json
@@ -40,11 +40,11 @@ STARTS: dict[str, tuple[Callable[[str], dict[str, str]], list[int]]] = {
     ),
     "one timestamp": (lambda _: {"startingTimestamp": str(YOUNG_MS)}, [1, 1, 2, 2, 3]),
 }
-"""What is given, and the first offset of each partition that is then read."""
+"""The options that are given, and the first offset of each partition that is then read."""
 
 
 def topic_with(kafka: ApacheKafka, records: Mapping[int, str]) -> str:
-    """A new topic; the last part of its name is what a pattern leaves open."""
+    """A new topic. The pattern leaves the last part of its name open."""
     topic = f"starts-{uuid4().hex[:8]}-suffix"
     kafka.create_topic(topic, partitions=len(records))
     send(kafka, topic, records)

@@ -1,4 +1,4 @@
-"""What operators do with static members (KIP-345): remove and convert them."""
+"""Operations on static members (KIP-345): remove and convert them."""
 
 import json
 import subprocess
@@ -121,7 +121,7 @@ def test_a_group_that_is_not_there_has_nobody_to_remove(remove: Remove, group: s
 
 
 def wait_for_halves(one: MemberProcess, other: MemberProcess, topic: str) -> None:
-    """Until each has three of the topic's six partitions: what a member had before it may have for a while."""
+    """Until each has three of the topic's six partitions. For a while a member may still have its earlier ones."""
     wait_for(
         lambda: len(one.owned) == len(other.owned) == 3 and one.owned | other.owned == all_pairs(topic, 6),
         "two members to share six partitions",

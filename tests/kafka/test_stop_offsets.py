@@ -20,13 +20,13 @@ from spark_kgroup.testing import ApacheKafka
 
 HOUR_MS = 3_600_000
 FIRST_MS = int(time.time() * 1000) - 24 * HOUR_MS
-"""Brokers delete what is a week old."""
+"""Brokers delete records that are a week old."""
 
 HOURS = {0: [1, 5, 3, 2, 8, 8, 13], 1: [4], 2: []}
-"""Partition -> when its records are of, in hours since then; producers may send them in any order."""
+"""Partition -> the times of its records, in hours since then. Producers may send them in any order."""
 
 MORE = {1: [6, 2], 2: [9]}
-"""What comes while the query runs."""
+"""The records that come while the query runs."""
 
 
 def send(kafka: ApacheKafka, topic: str, hours: dict[int, list[int]]) -> None:
@@ -38,7 +38,7 @@ def send(kafka: ApacheKafka, topic: str, hours: dict[int, list[int]]) -> None:
 
 
 def stops(kafka: ApacheKafka, topic: str, at_ms: int) -> dict[int, int]:
-    """Partition -> where librdkafka finds the first record that is not older; those without one are absent."""
+    """Partition -> where librdkafka finds the first record that is not older. Partitions without one are absent."""
     judge = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "judge"})
     try:
         found = judge.offsets_for_times([At(topic, partition, at_ms) for partition in HOURS], 30)

@@ -1,4 +1,4 @@
-"""Two queries of a group, one of which comes back with another `subscribe`: nothing starves, nothing is read twice."""
+"""Two queries of a group, one of which comes back with another `subscribe`: each record is read, and read once."""
 
 import json
 from collections.abc import Callable
@@ -13,7 +13,8 @@ from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from spark_kgroup.testing import ApacheKafka
 
 PARTITIONS = 4
-"""Of the second topic; the first one has one, so that who reads that alone has less than a share."""
+"""Partitions of the second topic. The first topic has one, so that a query that reads it alone has less than a
+share."""
 
 MORE = {"startingOffsets": "committed", "kafka.auto.offset.reset": "earliest", "kafka.session.timeout.ms": "45000"}
 
@@ -50,7 +51,7 @@ class SubscriptionWorld:
         return min(shares) > 0 and sum(shares) == PARTITIONS
 
     def offsets(self) -> list[tuple[int, int]]:
-        """What both have read of the second topic."""
+        """The records of the second topic that both have read."""
         return [
             (p, r["offset"]) for q in (self.a, self.b) for (t, p), rs in q.rows.items() if t == self.second for r in rs
         ]

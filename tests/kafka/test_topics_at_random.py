@@ -17,11 +17,11 @@ from harness.waiting import wait_for
 from spark_kgroup.testing import ApacheKafka
 
 SEEDS = (1,)
-"""More of them find more; CI has the time for one."""
+"""More of them find more, but CI has the time for one."""
 
 
 class Topics:
-    """Those of one story, and a number for each record ever sent."""
+    """The topics of one story, and a number for each record ever sent."""
 
     def __init__(self, kafka: ApacheKafka, chance: random.Random) -> None:
         self.prefix = f"random-{uuid4().hex[:8]}"
@@ -63,7 +63,7 @@ class Topics:
         assert self._producer.flush(60) == 0
 
     def age_out(self, name: str) -> None:
-        """What a partition has by now is gone, as by retention."""
+        """Delete all records that a partition has by now, as retention does."""
         where = At(name, self._chance.randrange(self.partitions[name]), -1)
         self._kafka.admin.delete_records([where])[where].result(30)
 

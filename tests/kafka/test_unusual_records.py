@@ -161,9 +161,9 @@ NANOSECONDS = 1_712_345_678_123_456_789
 
 @pytest.fixture
 def far_timestamp(apache_kafka: ApacheKafka, new_topic: MakeTopic) -> str:
-    """Its second record is of a producer that takes nanoseconds for milliseconds."""
+    """A topic whose second record is of a producer that takes nanoseconds for milliseconds."""
     any_time = {"message_timestamp_after_max_ms": str(2**63 - 1)} if apache_kafka.release.number >= (3, 6) else {}
-    topic = new_topic(**any_time)  # KIP-937; brokers before take any
+    topic = new_topic(**any_time)  # KIP-937: brokers before it take any
     records = [Record(0), Record(1, timestamp_ms=NANOSECONDS), Record(2)]
     produce_raw(apache_kafka, topic, Batch(records).encoded())
     return topic
@@ -199,7 +199,7 @@ def test_a_seats_server_reads_on_over_a_timestamp_that_nobody_asks_for(
 def test_a_batch_of_several_members_of_gzip_is_read_whole_or_said_not_to_be(
     apache_kafka: ApacheKafka, new_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """librdkafka takes the first member for all of it, and waits for the rest."""
+    """librdkafka takes the first gzip member for the whole batch, and waits for the rest."""
     monkeypatch.setattr(range_reader, "_IDLE_LOOK_S", 0.5)
     topic = new_topic()
     records = [Record(n, None, b"%03d" % n) for n in range(200)]
@@ -262,7 +262,7 @@ def test_a_batch_of_which_no_records_can_be_made_is_an_error_that_names_it(
 def test_a_batch_that_says_to_have_more_records_gives_those_that_are_there(
     apache_kafka: ApacheKafka, rewritten: Callable[[bytes], str], reader: str
 ) -> None:
-    """Java's consumer fails at it; librdkafka is content."""
+    """Java's consumer fails at it, but librdkafka reads it."""
     topic = rewritten(Batch([Record(0, None, bytes(150))], count=2).encoded())
     assert [row["offset"] for row in Reads(apache_kafka, topic).rows(reader)] == [0]
 

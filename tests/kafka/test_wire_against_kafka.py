@@ -264,7 +264,7 @@ NEWEST, OLDEST = 0, 1
 def test_a_member_under_the_consumer_protocol_lives_through_every_message(
     apache_kafka: ApacheKafka, version: int
 ) -> None:
-    """KIP-848; the member id is the client's own (KIP-1082)."""
+    """KIP-848. The member id is the client's own (KIP-1082)."""
 
     @on_a_loop
     async def scenario() -> None:
@@ -364,7 +364,7 @@ def test_calls_to_a_node_that_dies_hangs_or_comes_back_end_in_time(
         with pytest.raises(WireError, match=r"No broker could be reached\. Check the bootstrap servers"):
             await cluster.metadata([topic], timeout_ms=1_000)
 
-        # 2. It comes back: the same client finds it, and what was committed is there.
+        # 2. It comes back: the same client finds it, and the committed offset is there.
         waiting = asyncio.create_task(cluster.committed_offsets(group, [tp]))
         await asyncio.to_thread(kafka.nodes[0].restart)
         assert {tp: found.offset for tp, found in (await waiting).items() if found} == {tp: 17}

@@ -1,1 +1,1 @@
-"""`make test` as lanes that run side by side; see `__main__`."""
+"""`make test` as lanes that run side by side: see `__main__`."""

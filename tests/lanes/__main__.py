@@ -1,8 +1,8 @@
-"""`python -m lanes` (in tests/): what `make test` runs, as lanes side by side, for most of a test is waiting.
+"""`python -m lanes` (in tests/): the checks of `make test`, as lanes side by side, for most of a test is waiting.
 
-Each lane is a make target, and can be run by itself. Its output goes to `.build/test/<lane>.log`; a line a minute says
-how far all lanes are. The first failed test ends the run, unless it is to keep going. What failed comes last: the end
-of each failure, and the command that runs this test again, with its seed.
+Each lane is a make target, and can be run by itself. Its output goes to `.build/test/<lane>.log`. A line a minute says
+how far all lanes are. The first failed test ends the run, unless it is to keep going. Failures come last: the end of
+each, and the command that runs this test again, with its seed.
 """
 
 import random

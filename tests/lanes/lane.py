@@ -1,4 +1,4 @@
-"""One lane of a run: a make target in a process group of its own, its log, and what its tests say of themselves."""
+"""One lane of a run: a make target in a process group of its own, its log, and the events that its tests report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Failure:
     """One test that failed, or a whole lane whose command did.
 
     Attributes:
-        test: its node id; empty for a lane that failed outside of its tests.
+        test: its node id, or empty for a lane that failed outside of its tests.
         how: the captured output and the traceback.
     """
 
@@ -38,7 +38,7 @@ class Lane:
 
     Attributes:
         name: of the target.
-        processes: how many test processes the target keeps busy: what `--at-once` counts.
+        processes: how many test processes the target keeps busy, as `--at-once` counts them.
         seeded: whether its pytest has Hypothesis, which takes a seed.
         wall_s: seconds from start to end.
         cpu_s: CPU seconds of the lane and of all its descendants that were waited for.
@@ -59,7 +59,7 @@ class Lane:
     _unfinished: bytes = b""
 
     def start(self, folder: Path, root: Path, pytest_options: list[str], environment: dict[str, str]) -> None:
-        """Start the target; its output goes to `<folder>/<name>.log`, its events to `<folder>/<name>.jsonl`."""
+        """Start the target. Its output goes to `<folder>/<name>.log`, its events to `<folder>/<name>.jsonl`."""
         events = folder / f"{self.name}.jsonl"
         events.touch()
         options = " ".join([f"--progress={events}", f"--costs={folder / f'{self.name}.costs'}", *pytest_options])
@@ -88,7 +88,7 @@ class Lane:
         return self.passed + len({failure.test for failure in self.failures if failure.test})
 
     def look(self) -> None:
-        """Take in what its tests have said since the last look, and whether it has ended."""
+        """Take in the events of its tests since the last look, and whether it has ended."""
         assert self._process is not None
         assert self._events is not None
         if self.code is None:
@@ -115,6 +115,6 @@ class Lane:
             self.passed += event["passed"]
 
     def signal(self, number: signal.Signals) -> None:
-        """Signal the whole process group: make, pytest, its workers, and whatever has not left the group."""
+        """Signal the whole process group: make, pytest, its workers, and all children that have not left the group."""
         if self._process is not None and self.code is None:
             os.killpg(self._process.pid, number)

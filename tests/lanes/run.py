@@ -16,7 +16,7 @@ _LOOK_EVERY_S = 0.2
 _TELL_EVERY_S = 60.0
 
 _MARK = "KGROUP_LANES_RUN"
-"""In the environment of all that a run starts: what has left its lane's process group is found by it in the end."""
+"""Environment variable of all processes of a run: it finds those that left their lane's process group."""
 
 _GRACE_S: tuple[tuple[signal.Signals, float], ...] = ((signal.SIGINT, 20.0), (signal.SIGTERM, 10.0))
 """pytest ends its fixtures on SIGINT: a Kafka and a Spark take seconds to stop. SIGKILL comes last."""
@@ -57,11 +57,11 @@ class Run:
 
     @property
     def failures(self) -> list[Failure]:
-        """Of all lanes, in their order."""
+        """The failures of all lanes, in their order."""
         return [failure for lane in self.lanes for failure in lane.failures]
 
     def run(self) -> None:
-        """Run the lanes to their end, or to the first failure; leaves no process, also when it is interrupted."""
+        """Run the lanes to their end, or to the first failure. Leaves no process, also when it is interrupted."""
         waiting, running = list(self.lanes), list[Lane]()
         told_at_s = time.monotonic()
         try:
@@ -121,14 +121,14 @@ class Run:
             lane.signal(signal.SIGKILL)
 
     def _end_what_is_left(self) -> None:
-        """Kill what has left its lane's process group and outlived it."""
+        """Kill processes that have left their lane's process group and outlived it."""
         for pid in _marked(f"{_MARK}={self._mark}".encode()):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
 
 def _look_only_at_the_end(lane: Lane) -> None:
-    """What tests say while they are interrupted is no failure."""
+    """Errors of tests while they are interrupted are no failures."""
     known = list(lane.failures)
     lane.look()
     lane.failures[:] = known

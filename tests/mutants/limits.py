@@ -10,7 +10,7 @@ import resource
 import pytest
 
 ADDRESS_SPACE_BYTES = 4 << 30
-"""A mutant's loop may collect what it makes; a whole process of these tests maps 1 GiB."""
+"""A mutant's endless loop may collect objects. A whole process of these tests maps 1 GiB."""
 CPU_S_MAX = int(os.environ["KGROUP_MUTANT_CPU_S_MAX"])
 
 resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))

@@ -36,12 +36,12 @@ PROGRESS_EVERY_S = 10
 SPINNER = re.compile("[\u2800-\u28ff]")
 LINES_SHOWN_OF_AN_ERROR = 60
 WALL_S_MIN, WALL_TIMES = 60, 10
-"""A mutant has ten times what its tests take without it, and ten minutes more: the machine may be busy with other
-things. Loops end by the CPU they use."""
+"""A mutant has ten times what its tests take without it, and ten minutes more: the machine may be busy with other work.
+Loops end by the CPU they use."""
 
 
 def prepare(room: Room, *, fresh: bool) -> Path:
-    """Make the room's folder what mutmut expects; what another configuration found is forgotten, as mutmut does."""
+    """Make the folder that mutmut expects. Results of another configuration are forgotten, as mutmut does."""
     folder = FOLDER / room.name
     configuration = (ROOT / "pyproject.toml").read_text() + _configuration(room)
     same = (folder / "pyproject.toml").is_file() and (folder / "pyproject.toml").read_text() == configuration
@@ -53,7 +53,7 @@ def prepare(room: Room, *, fresh: bool) -> Path:
             (folder / name).symlink_to(source)
     for copy in [path for name in (*PACKAGES, "tests") for path in (folder / "mutants" / name).rglob("*.py")]:
         if not (folder / copy.relative_to(folder / "mutants")).exists():
-            copy.unlink()  # mutmut copies what is new, and leaves what is gone
+            copy.unlink()  # mutmut copies new files, and leaves those that are gone
     return folder
 
 
@@ -105,7 +105,7 @@ def _where(module: str, name: str) -> str:
 
 
 def outcomes_of(room: Room, folder: Path) -> dict[str, str]:
-    """What became of each mutant that has been tried, by mutmut's words."""
+    """Mutant -> its outcome in mutmut's words, of each that has been tried."""
     outcomes = {}
     for module in room.modules:
         results = folder / "mutants" / f"{module}.meta"
@@ -141,7 +141,7 @@ def run(folder: Path, names: Collection[str], jobs: int, cpu_s_max: int) -> None
 
 
 def _pass_on(output: TextIO) -> list[str]:
-    """Print a line now and then, where mutmut turns a spinner; returns what it said last, which may be an error."""
+    """Print a line now and then, where mutmut turns a spinner. Returns its last lines, which may be an error."""
     last_lines: deque[str] = deque(maxlen=LINES_SHOWN_OF_AN_ERROR)
     printed_at_s = 0.0
     for line in output:  # universal newlines: a carriage return ends one, too

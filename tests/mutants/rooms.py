@@ -8,7 +8,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 ROOMS_FILE = ROOT / "conf" / "mutants.toml"
 PACKAGES = {"spark_kgroup": ROOT / "spark_kgroup", "pyspark_kgroup": ROOT / "datasource" / "pyspark_kgroup"}
-"""As they are imported, and where they are."""
+"""Name by which a package is imported -> its folder."""
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,12 @@ class Room:
     name: str
     modules: tuple[str, ...]
     tests: tuple[str, ...]  # files and folders
-    without: tuple[str, ...]  # ids of tests in these that cost too much for what they kill
+    without: tuple[str, ...]  # ids of tests in these that cost too much for the few mutants they kill
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What `conf/mutants.toml` says."""
+    """The contents of `conf/mutants.toml`."""
 
     killed_percent_min: float
     cpu_s_max: int
@@ -31,7 +31,7 @@ class Settings:
 
 
 def read_settings(path: Path = ROOMS_FILE) -> Settings:
-    """What the file says; a path in it that leads nowhere is an error, since modules and tests move."""
+    """The contents of the file. A path in it that leads nowhere is an error, since modules and tests move."""
     given = tomllib.loads(path.read_text())
     rooms = tuple(_room(name, table) for name, table in given.pop("rooms").items())
     return Settings(rooms=rooms, **given)

@@ -1,4 +1,4 @@
-"""What a run says of a room: killed, survived, equivalent, and how far a sample can be believed. Pure."""
+"""The verdict on a room: killed, survived, equivalent, and how far a sample can be believed. Pure."""
 
 import ast
 import tomllib
@@ -13,7 +13,7 @@ TIMED_OUT = {"timeout", "segfault"}  # mutmut calls a process that the kernel ki
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change. `name`, mutmut's, has a number in it; `where` and `change` stay when other mutants come or go."""
+    """One change. `name`, mutmut's, has a number in it. `where` and `change` stay when other mutants come or go."""
 
     name: str
     where: str  # "seats.Seats.plan": the module's own name, without its folders
@@ -32,7 +32,7 @@ class Equivalent:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Figures of one room. What was sampled stands for `mutants`."""
+    """Figures of one room. The mutants that were tried stand for all `mutants`."""
 
     room: str
     mutants: int
@@ -52,7 +52,7 @@ class Verdict:
 
     @property
     def interval_percent(self) -> tuple[float, float]:
-        """Wilson's 95 % interval for all mutants of the room; the figure itself where all of them were tried."""
+        """Wilson's 95 % interval for all mutants of the room, or the figure itself where all of them were tried."""
         if self.tried == self.mutants or not self.counted:
             return self.killed_percent, self.killed_percent
         z, n, p = 1.96, self.counted, self.killed_percent / 100
@@ -69,9 +69,10 @@ def read_equivalents(text: str) -> list[Equivalent]:
 
 
 def is_wording(before: str, after: str) -> bool:
-    """Whether two pieces of code differ in nothing but sentences: string literals with a space in them.
+    """Whether two pieces of code differ only in sentences: string literals with a space in them.
 
-    No test should hold an error's or a warning's every letter. What it names, and that it comes at all, is behaviour.
+    No test should hold an error's or a warning's every letter. The names in it, and that it comes at all, are
+    behaviour.
     """
     return _without_sentences(before) == _without_sentences(after)
 
@@ -99,7 +100,7 @@ def difference(before: str, after: str) -> tuple[str, ...]:
 def verdict_on(
     room: str, mutants: Collection[Mutant], outcomes: Mapping[str, str], equivalents: Sequence[Equivalent]
 ) -> Verdict:
-    """Sum up what became of those that were tried.
+    """Sum up the outcomes of those that were tried.
 
     Raises:
         ValueError: an outcome is none that tests can have, so the run itself went wrong.

@@ -54,7 +54,7 @@ def build(source: Path, into: Path, environment: Mapping[str, str] = os.environ,
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What git would give, in another place: nothing that was built before."""
+    """The files that git would give, in another place, without earlier builds."""
     names = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -89,7 +89,10 @@ def test_one_wheel_has_the_decoder_for_every_platform(wheel: Path, binaries: dic
 
 
 def test_the_decoders_are_those_whose_hashes_are_in_the_repository(binaries: dict[str, bytes]) -> None:
-    """So that who did not build a wheel can compare it with the source. After a change: `make native-hashes`."""
+    """With them a user who did not build a wheel can compare it with the source.
+
+    After a change: `make native-hashes`.
+    """
     lines = (ROOT / "conf" / "native.sha256").read_text().splitlines()
     assert lines == [f"{sha256(binaries[name]).hexdigest()}  {name}" for name in sorted(binaries)]
 

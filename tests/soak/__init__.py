@@ -1,1 +1,1 @@
-"""A soak: what stays behind after thousands of tiny batches."""
+"""A soak: memory, files, sockets and threads that stay behind after thousands of tiny batches."""

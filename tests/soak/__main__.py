@@ -1,10 +1,10 @@
-"""Thousands of tiny batches through Spark: does anything that they use grow?
+"""Thousands of tiny batches through Spark: does any resource that they use grow?
 
-`make soak BATCHES=10000` prints what the driver's stream reader and JVM, the Python workers and the sidecar have at
-twenty moments, and exits with 1 if something leaks.
+`make soak BATCHES=10000` prints memory, files, sockets and threads of the driver's stream reader and JVM, of the Python
+workers and of the sidecar at twenty moments, and exits with 1 if one of them leaks.
 
-Memory is judged by the line through the moments after the first fifth (caches and arenas fill up before): what it rises
-in the whole run, as far as that is more than its own scatter, is the leak. Files, sockets and threads are counted.
+Memory is judged by the line through the moments after the first fifth (caches and arenas fill up before): its rise for
+each batch, as far as that is more than its own scatter, is the leak. Files, sockets and threads are counted.
 """
 
 import argparse
@@ -34,10 +34,10 @@ WARM_UP = 0.2
 """Part of the run that memory may use to fill caches."""
 
 LEAK_BYTES_A_BATCH = 4096
-"""What counts as a leak: less could not be told from scatter in 1,500 batches, and is 40 MB in 10,000."""
+"""More counts as a leak. Less could not be told from scatter in 1,500 batches, and is 40 MB in 10,000."""
 
 SPARE = 3
-"""Files, sockets and threads that may come and go; of hundreds, as a JVM has them, a tenth."""
+"""Files, sockets and threads that may come and go. Of hundreds, as a JVM has them, a tenth may."""
 
 
 class Counting:
@@ -66,7 +66,7 @@ def rise_of(points: list[tuple[int, int]]) -> tuple[float, float]:
 
 
 def leaks(kind: str, moments: list[tuple[int, Use]]) -> list[str]:
-    """What grew that must not."""
+    """The resources that grew and must not, in words."""
     warm = [(batches, use) for batches, use in moments if batches >= WARM_UP * moments[-1][0]]
     first, last = warm[0][1], warm[-1][1]
     found = [
@@ -108,7 +108,7 @@ def run(spark: SparkSession, kafka: ApacheKafka, batches: int, folder: Path) -> 
 
 
 def jvm_use(spark: SparkSession) -> Use:
-    """The driver's JVM; memory is what its heap still holds after a collection."""
+    """The driver's JVM. Its memory is that of the heap after a collection."""
     jvm: Any = spark.sparkContext._jvm
     use = use_of(jvm.java.lang.ProcessHandle.current().pid())
     assert use is not None
@@ -140,7 +140,7 @@ def main() -> int:
     parser.add_argument("--batches", type=int, default=10_000)
     batches = parser.parse_args().batches
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["PYTHONSAFEPATH"] = "1"  # what is soaked is the wheel
+    os.environ["PYTHONSAFEPATH"] = "1"  # the soak is of the wheel
     with tempfile.TemporaryDirectory() as folder, ApacheKafka() as kafka:
         spark = (
             SparkSession.builder.master("local[2]")

@@ -21,7 +21,7 @@ assert "site-packages" in pyspark_kgroup.__file__, "the Spark tests run the whee
 
 @pytest.fixture(scope="session", autouse=True)
 def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What this session leaves in the folder for temporary files can be told from what others leave."""
+    """A folder for temporary files of this session alone, so that its leftovers can be told from other processes'."""
     folder = tmp_path_factory.mktemp("temporary")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(folder))
@@ -65,7 +65,7 @@ def group() -> str:
 
 @pytest.fixture
 def new_topic(apache_kafka: ApacheKafka) -> Callable[[int], str]:
-    """Make a topic with so many partitions; returns its name."""
+    """Make a topic with so many partitions, and return its name."""
 
     def make(partitions: int) -> str:
         name = f"topic-{uuid4().hex[:8]}"

@@ -71,7 +71,7 @@ def refusal(frame: Callable[[], DataFrame]) -> str:
     return message
 
 
-# ----------------------------------------------------------------------------------------------- what is read
+# ------------------------------------------------------------------------------------- the rows that are read
 
 
 def test_a_batch_read_is_the_topic_and_joins_no_group(
@@ -202,7 +202,7 @@ def pushdown(spark: SparkSession) -> Iterator[None]:
 
 @pytest.mark.usefixtures("pushdown")
 def test_queries_on_one_frame_have_their_own_rows_each_where_filters_are_not_asked_for(read: Read, topic: str) -> None:
-    """Spark 4.1 to 4.3 keeps what a reader with filters has planned, for whatever reads the same frame next."""
+    """Spark 4.1 to 4.3 keeps the plan of a reader with filters, and gives it to the next query on the same frame."""
     frame = read(topic)
     assert frame.where(col("partition") == 0).count() == RECORDS // PARTITIONS
     assert frame.count() == RECORDS
@@ -212,7 +212,7 @@ def test_queries_on_one_frame_have_their_own_rows_each_where_filters_are_not_ask
 
 @pytest.mark.usefixtures("pushdown")
 def test_filters_spare_what_they_exclude(load: Read, topic: str) -> None:
-    """PySpark 4.0 hands none over: it reads everything and filters, so only the rows are the same there."""
+    """PySpark 4.0 hands none over: it reads all rows and filters them, so only the rows are the same there."""
 
     def read(topic: str) -> DataFrame:
         return load(topic, pushFilters="true")
@@ -228,7 +228,7 @@ def test_filters_spare_what_they_exclude(load: Read, topic: str) -> None:
         assert frame.rdd.getNumPartitions() == 1
 
 
-# --------------------------------------------------------------------------------------------- what is wrong
+# --------------------------------------------------------------------------------------------- mistakes
 
 
 @pytest.mark.parametrize(

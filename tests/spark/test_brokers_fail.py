@@ -20,7 +20,7 @@ from spark_kgroup.model import CLASSIC
 from spark_kgroup.testing import ApacheKafka
 
 LONG_OUTAGE_S = 60
-"""A third of what Spark's own source would bear, a fifth of what ours does."""
+"""A third of the outage that Spark's own source would bear, a fifth of the one that ours does."""
 
 SHORT_OUTAGE_S = 25
 """Longer than the session of 10 s that is to expire, and its rejoin's first retries."""
@@ -34,7 +34,7 @@ SESSIONS = {
     "group.consumer.min.session.timeout.ms": "1000",
     "group.consumer.max.session.timeout.ms": "120000",
 }
-"""What brokers allow: shorter and longer ones than their defaults."""
+"""The sessions that brokers allow: shorter and longer ones than their defaults."""
 
 
 @pytest.fixture(scope="module")
@@ -133,8 +133,8 @@ def test_an_outage_of_all_brokers_is_waited_for(
         assert_drained(one_node, query, groups[name], topics[name], sinks[name])
     assert len([rows for rows in sinks["reading"].batches.values() if rows]) == 1, "one batch, read through the outage"
     assert stable_generation(one_node, groups["patient"]) == generations["patient"]
-    # For the other one the session was over on our side: it dropped what it held and asked for it again. Under the
-    # consumer protocol a static seat may get it back in the group's old epoch.
+    # For the other one the session was over on our side: it dropped its partitions and asked for them again. Under the
+    # consumer protocol a static seat may get them back in the group's old epoch.
     if OF_ENVIRONMENT == CLASSIC:
         assert stable_generation(one_node, groups["expiring"]) > generations["expiring"]
 

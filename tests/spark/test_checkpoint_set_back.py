@@ -1,4 +1,4 @@
-"""A checkpoint that is set back, by hand or by a crash: it decides what a batch is, so no record is skipped.
+"""A checkpoint that is set back, by hand or by a crash: it decides the offsets of a batch, so no record is skipped.
 
 The group has heard of batches by then that the checkpoint does not know of.
 """
@@ -20,11 +20,11 @@ from spark_kgroup.testing import ApacheKafka
 NewTopic = Callable[[int], str]
 
 RECORDS = 40
-"""In each run, over two partitions."""
+"""Records of each run, over two partitions."""
 
 
 def to_files(spark: SparkSession, read: dict[str, str], home: Path) -> None:
-    """One run of an availableNow query into a file sink; both live in `home`."""
+    """One run of an availableNow query into a file sink. Sink and checkpoint live in `home`."""
     frame = spark.readStream.format("kgroup").options(**read).load().select("partition", "offset")
     writer = frame.writeStream.format("parquet").option("path", str(home / "sink"))
     query = writer.option("checkpointLocation", str(home / "checkpoint")).trigger(availableNow=True).start()
@@ -32,7 +32,7 @@ def to_files(spark: SparkSession, read: dict[str, str], home: Path) -> None:
 
 
 def batches_in(checkpoint: Path) -> list[int]:
-    """Those in Spark's commit log, oldest first."""
+    """The batches in Spark's commit log, oldest first."""
     return sorted(int(file.name) for file in (checkpoint / "commits").iterdir() if file.name.isdecimal())
 
 
@@ -83,7 +83,7 @@ def test_a_query_repeats_the_batches_whose_logs_were_deleted(
 def test_a_crash_that_loses_the_newest_checkpoint_files_skips_nothing(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
-    """1. a batch is in Spark's logs, and the group knows; 2. the machine dies before its disk has the newest files."""
+    """1. A batch is in Spark's logs, and committed. 2. The machine dies before its disk has the newest files."""
     topic, server = new_topic(2), apache_kafka.bootstrap_servers
     read = options(server, topic, group)
     produce(server, topic, RECORDS, partitions=2)

@@ -1,4 +1,4 @@
-"""A running query whose records are gone: one error that says all, or what is left; and a log of many kinds."""
+"""A running query whose records are gone: one error that says all, or the remaining rows. And a log of many kinds."""
 
 import time
 from collections.abc import Callable
@@ -32,9 +32,9 @@ def end_offset(kafka: ApacheKafka, topic: str) -> int:
 def test_records_deleted_between_plan_and_read_fail_the_query_or_are_skipped(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
-    """1. a batch 20..60 is planned; 2. offsets below 40 are deleted; 3. its tasks read. A restart replays it.
+    """1. A batch 20..60 is planned. 2. Offsets below 40 are deleted. 3. Its tasks read. A restart replays it.
 
-    Nothing is fetched ahead here: what a seat's server has by then is not lost.
+    Seat servers fetch no records ahead here, for records that they have by then are not lost.
     """
     topic, server = new_topic(1), apache_kafka.bootstrap_servers
     produce(server, topic, 20, partitions=1)
@@ -144,5 +144,5 @@ def fill_with_many_kinds(server: str, topic: str) -> None:
         for partition in range(3):
             for number in range(count):
                 transactional.produce(topic, b"%d" % number, partition=partition, timestamp=1_700_000_000_000)
-        assert transactional.flush(120) == 0  # aborting drops what was not sent
+        assert transactional.flush(120) == 0  # aborting drops records that were not sent
         transactional.commit_transaction(30) if commit else transactional.abort_transaction(30)

@@ -1,4 +1,4 @@
-"""More tasks than seats and partitions: pieces of what a seat reads, on whichever executor has room."""
+"""More tasks than seats and partitions: pieces of a seat's ranges, on whichever executor has room."""
 
 import os
 import signal

@@ -16,7 +16,7 @@ PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = sorted(page for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")] if PYTHON.search(page.read_text()))
 RECORDS = 120
 STOPS_AT = 100
-"""What docs/guide/streams-that-end.md names as its end: 50 of each of two partitions."""
+"""The end that docs/guide/streams-that-end.md names: 50 of each of two partitions."""
 
 ROWS = {
     "README.md": 0,
@@ -24,7 +24,7 @@ ROWS = {
     "docs/guide/batch-reads.md": RECORDS,
     "docs/guide/streams-that-end.md": STOPS_AT,
 }
-"""How many rows the frame `flights` of a page has, or its query has written; a new group starts at the end."""
+"""How many rows the frame `flights` of a page has, or its query has written. A new group starts at the end."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

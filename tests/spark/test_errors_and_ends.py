@@ -1,4 +1,4 @@
-"""A mistake is one clear error within a bound; an end leaves nothing behind."""
+"""A mistake is one clear error within a bound. A query that ends leaves no process, thread or file behind."""
 
 import os
 import signal
@@ -165,7 +165,7 @@ def test_stop_leaves_no_process_or_file(
 
 
 def temporary_files() -> set[str]:
-    """What lies in the folder for temporary files that only this test session writes to."""
+    """The names in the folder for temporary files that only this test session writes to."""
     return {path.name for path in Path(tempfile.gettempdir()).iterdir()}
 
 

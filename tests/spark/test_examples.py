@@ -1,4 +1,4 @@
-"""The examples, run as a user runs them; the notebook's cells, as far as they need no Databricks."""
+"""The examples, run as a user runs them, and the notebook's cells, as far as they need no Databricks."""
 
 import os
 import re

@@ -1,6 +1,7 @@
 """Executors, workers, seat servers and sidecars are killed in the midst of a read: every record comes once.
 
-Three executors are JVMs of their own (`local-cluster`). A worker stops at a named point: what is under way is known.
+Three executors are JVMs of their own (`local-cluster`). A worker stops at a named point, so that the test knows which
+read is under way.
 """
 
 import os
@@ -26,7 +27,7 @@ NewTopic = Callable[[int], str]
 EXECUTORS = 3
 PARTITIONS = 6
 ROUNDS_MAX = 30
-"""Until every executor has a seat's server; measured: 3."""
+"""Until every executor has a seat's server. Measured: 3."""
 CONF = Path(__file__).parents[2] / "conf"
 CLUSTER = f"local-cluster[{EXECUTORS},1,1024]"
 
@@ -49,13 +50,13 @@ def kill(pid: int) -> None:
 
 
 def warm(found: Callable[[int], list[int]], worker: int) -> int:
-    """What serves the worker's executor."""
+    """The first process that `found` gives for the worker's executor."""
     executor = executor_of(worker)
     return wait_for(lambda: found(executor), f"executor {executor} to have what is to be killed", 30)[0]
 
 
 class Filling:
-    """Fills a topic round by round, and knows what there should be."""
+    """Fills a topic round by round, and counts the records that it sent."""
 
     def __init__(self, server: str, topic: str) -> None:
         self._server, self._topic, self.sent = server, topic, 0
@@ -75,7 +76,7 @@ def test_a_process_that_dies_during_a_read_costs_no_record_and_repeats_none(
     with Application(tmp_path, read, master=CLUSTER, stop_at="while reading") as application:
 
         def meanwhile(dies: Callable[[int], int]) -> None:
-            """Stop a worker in its read, kill what `dies` says of it, let it go on if it lives, and await all rows."""
+            """Stop a worker in its read, kill the process that `dies` gives for it, release it, and await all rows."""
             application.arm()
             filling.more()
             worker = application.await_stop_point()
@@ -129,7 +130,7 @@ def test_a_speculative_copy_of_a_slow_task_reads_the_same(
     with SparkCluster(tmp_path / "temporary", CONF, cores=1, memory="1g", environment=armed) as cluster:
         cluster.start_workers(*(f"127.0.0.{number + 2}" for number in range(EXECUTORS)))
         with Application(tmp_path, read, master=cluster.master_url, stop_at=stop_at, conf=conf) as application:
-            application.await_stop_point()  # and nobody lets it go on: only a copy of its task can finish the batch
+            application.await_stop_point()  # and it is never released: only a copy of its task can finish the batch
             application.await_rows(filling.sent, 120)
             application.arm()
             filling.more()
@@ -153,7 +154,7 @@ def test_a_stage_repeated_after_its_shuffle_files_were_lost_reads_the_same(
         application.await_rows(filling.sent)
         application.arm()
         filling.more()
-        halted = application.await_stop_point()  # all is read and shuffled; the others have not taken it yet
+        halted = application.await_stop_point()  # all is read and shuffled, but other executors have not taken it
         other = next(pid for pid in application.executor_pids if pid != executor_of(halted))
         kill(other)
         application.release()

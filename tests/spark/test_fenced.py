@@ -92,7 +92,7 @@ def test_a_query_that_is_fenced_inside_a_batch_commits_nothing_more(
     produce(server, topic, 20, partitions=2, first=60)
     await_rows(newer, second, 60)
     newer.stop()
-    # What both have read is the batch that was unfinished when the seats were taken.
+    # The records that both have read are those of the batch that was unfinished when the seats were taken.
     running = {(p, o) for rows in unfinished.values() for _, p, o, _ in rows}
     assert {(p, o) for _, p, o, _ in first.rows} & {(p, o) for _, p, o, _ in second.rows} == running
     assert {(p, o) for _, p, o, _ in [*first.rows, *second.rows]} == contents(server, topic).keys()

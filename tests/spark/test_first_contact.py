@@ -1,4 +1,4 @@
-"""What a new user does first, and what Spark then shows: our own words, and none of our frames."""
+"""The first steps of a new user, and Spark's messages about them: our own words, and none of our frames."""
 
 import json
 import sys
@@ -21,7 +21,7 @@ PYTHON_LINES_MAX = 3
 
 
 def brief_message(action: Callable[[], object]) -> str:
-    """What Python said in the error of `action`, without Spark's description of the query below it."""
+    """Python's part of the error of `action`, without Spark's description of the query below it."""
     with pytest.raises(Exception, match="kgroup") as problem:
         action()
     message = str(problem.value).partition("=== Streaming Query ===")[0].partition("JVM stacktrace")[0].strip()
@@ -39,7 +39,7 @@ def run(spark: SparkSession, read: dict[str, str], checkpoint: Path) -> None:
     start(spark, read, checkpoint, Collected()).awaitTermination(120)
 
 
-# ------------------------------------------------------------------------------------------- what it is not
+# ------------------------------------------------------------------------------------ uses that are refused
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
@@ -134,7 +134,7 @@ def test_a_checkpoint_of_the_built_in_source_is_named_as_what_it_is(
 def test_a_start_warns_of_idle_seats_of_a_start_at_the_end_and_of_another_checkpoint(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
-    """More seats than partitions; a group without offsets, by the default; then another group and topic."""
+    """More seats than partitions, a group without offsets, by the default, then another group and topic."""
     server, first, second = apache_kafka.bootstrap_servers, new_topic(2), new_topic(2)
     read = options(server, first, group, members=5)
     del read["startingOffsets"]

@@ -100,8 +100,8 @@ def test_a_driver_gone_for_longer_leaves_its_partitions_to_another_member_and_no
 def test_a_commit_from_before_a_long_pause_is_refused(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
-    """1. a batch is durable, its commit about to be sent; 2. SIGSTOP; 3. the seats expire, another member takes their
-    partitions and goes on; 4. SIGCONT: the commit is sent, under a membership that is over."""
+    """1. A batch is durable, its commit about to be sent. 2. SIGSTOP. 3. The seats expire, another member takes their
+    partitions and goes on. 4. SIGCONT: the commit is sent, under a membership that is over."""
     topic, server = new_topic(4), apache_kafka.bootstrap_servers
     produce(server, topic, 40, partitions=4)
     set_committed(server, group, topic, all_at(5))
@@ -122,7 +122,7 @@ def test_a_commit_from_before_a_long_pause_is_refused(
             application.release()
             application.resume()
             wait_for(lambda: 1 <= len(peer.owned) < 4, "the seats to rejoin", 60)
-            # Nobody has had anything new to read so far: whatever was committed since is a commit that got through.
+            # No member has had a new record to read so far: any commit since is the late one, and got through.
             assert commits(group_history(server, group))[expired:] == []
             assert stable_generation(apache_kafka, group) > generation
             produce(server, topic, 40, partitions=4, first=80)

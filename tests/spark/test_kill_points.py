@@ -1,7 +1,7 @@
 """Exactly once, wherever the driver dies: one query is killed at every named point in turn, and started again.
 
-A chain: each restart meets what the last kill left behind. After each kill the sink is compared with the topic; at the
-end every record must have been read once, and the group's lag must be 0.
+A chain: each restart meets the state that the last kill left behind. After each kill the sink is compared with the
+topic. At the end every record must have been read once, and the group's lag must be 0.
 """
 
 import json
@@ -113,7 +113,7 @@ class Chain:
         return {(tp.partition, o) for ranges in plan.values() for tp, span in ranges.items() for o in range(*span)}
 
     def check(self, when: str) -> Places:
-        """What the sink holds, after asserting that each record is there once and as the topic has it."""
+        """The sink's records, after asserting that each is there once and as the topic has it."""
         found = rows(self.folder)
         there = contents(self.server, self.topic)
         wrong = [row for row in found if there.get((row.partition, row.offset)) != row.value]
@@ -121,7 +121,7 @@ class Chain:
         return once(((row.partition, row.offset) for row in found), when)
 
     def check_without_gap(self, when: str) -> None:
-        """As `check`, while nobody else has read: of each partition the sink has all from its beginning on."""
+        """As `check`, while no other member has read: of each partition the sink has all from its beginning on."""
         found = self.check(when)
         for partition in range(PARTITIONS):
             offsets = {offset for p, offset in found if p == partition}
@@ -129,7 +129,7 @@ class Chain:
 
 
 def once(places: Iterable[tuple[int, int]], when: str) -> Places:
-    """`places` as a set; none may be there twice."""
+    """`places` as a set. None may be there twice."""
     seen = list(places)
     assert len(seen) == len(set(seen)), f"{when}: {len(seen) - len(set(seen))} records were read twice"
     return set(seen)
@@ -147,7 +147,7 @@ def before_read(chain: Chain) -> None:
     assert chain.newest("offsets") == 0
     assert chain.newest("commits") == -1
     assert rows(chain.folder) == []
-    # decision 5: the first batch lies below what was committed, and the group was told so before it was planned.
+    # decision 5: the first batch lies below the committed offsets, and these were set back before it was planned.
     ends = chain.positions("offsets")
     assert all(0 < ends[p] < COMMITTED[p] for p in COMMITTED)
     assert chain.committed() == dict.fromkeys(range(PARTITIONS), 0)
@@ -176,7 +176,7 @@ def during_rebalance(chain: Chain) -> None:
 
 
 def asked_to_give_up(chain: Chain) -> set[int]:
-    """Returns the partitions that are taken back: they are given to nobody yet."""
+    """Returns the partitions that are taken back: they have no next owner yet."""
     group = described_by_us(chain.kafka, chain.group)
     assert group.state == ("Reconciling" if group.is_consumer_type else "Stable")
     assert [member.assignment for member in group.members if member.instance_id is None] == [frozenset()]
@@ -214,7 +214,7 @@ BETWEEN_THEM: dict[Sink, tuple[str, ...]] = {
         "after commit log, before group commit",
     ),
 }
-"""Two chains that share the points: each has what concerns its sink, and work left over from the one before."""
+"""Two chains that share the points: each has those that concern its sink, and work left over from the one before."""
 
 REACHED_WITH_OTHERS: dict[str, list[tuple[str, Callable[[Chain], object]]]] = {
     CLASSIC: [("during rebalance", during_rebalance), ("when asked to give up", asked_to_give_up)],
@@ -222,7 +222,8 @@ REACHED_WITH_OTHERS: dict[str, list[tuple[str, Callable[[Chain], object]]]] = {
 }
 """Group protocol -> points that it comes to when another member joins.
 
-Of the second one the query hears when it is back: in the midst of the rebalance, with what its unfinished batch reads.
+The query meets the second one when it is back: in the midst of the rebalance, asked for partitions that its unfinished
+batch reads.
 """
 
 
@@ -233,7 +234,7 @@ Of the second one the query hears when it is back: in the midst of the rebalance
 def test_exactly_once_at_every_kill_point(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path, everywhere: bool
 ) -> None:
-    """Two sinks, a chain for each; they share the points, or each goes through all of them."""
+    """Two sinks, a chain for each. They share the points, or each goes through all of them."""
     assert {point for points in BETWEEN_THEM.values() for point in points} == set(EVERY_POINT)
     chains = [Chain(apache_kafka, new_topic(PARTITIONS), f"{group}-{s}", tmp_path / s, s) for s in BETWEEN_THEM]
     with ThreadPoolExecutor(len(chains)) as side_by_side:  # most of a start is waiting
@@ -268,7 +269,7 @@ def killed_at(to_be_killed: Chain, points: tuple[str, ...]) -> None:
 
 
 def one_process_is_killed(chain: Chain, point: str) -> None:
-    """Of files the JVM alone, of batches the stream reader alone: the others end by themselves, with an error."""
+    """With sink "files" the JVM, with "batches" the stream reader: the rest ends by itself, with an error."""
     with chain.application(point) as application:
         application.await_stop_point()
         os.kill(application.jvm_pid if chain.sink == "files" else application.reader_pid, signal.SIGKILL)
@@ -286,10 +287,12 @@ def read_to_the_end(chain: Chain) -> Places:
 
 
 def killed_while_others_join(chain: Chain) -> Places:
-    """The points in a rebalance, with a librdkafka consumer that joins, reads and leaves; then everything is read.
+    """The points in a rebalance, with a librdkafka consumer that joins, reads and leaves.
+
+    Then the query reads all the rest.
 
     Returns:
-        What the other has read.
+        The offsets that the consumer has read.
     """
     (first, as_described), (second, as_described_then) = REACHED_WITH_OTHERS[OF_ENVIRONMENT]
     with ExitStack() as others:

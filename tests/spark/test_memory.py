@@ -1,4 +1,4 @@
-"""What a batch takes in memory, and that many small ones leave nothing behind (the full soak: tests/soak)."""
+"""The memory that a batch takes, and that many small batches leave none behind (the full soak: tests/soak)."""
 
 import gc
 import os
@@ -37,7 +37,7 @@ MIB = 1024  # of a KiB
 
 
 class Counted:
-    """A sink that counts what the query reads, with all of its bytes.
+    """A sink that counts the rows that the query reads, and the bytes of their values.
 
     Attributes:
         goes_on: while it is not set, no batch ends.
@@ -127,7 +127,7 @@ def test_a_gigabyte_in_one_batch_keeps_sidecars_and_their_workers_small(
 
 
 def idle(pids: set[int]) -> dict[int, int]:
-    """What they have now, in KiB; their peaks begin anew."""
+    """Their memory now, in KiB. Their peaks begin anew."""
     found = {pid: use.rss for pid in pids if (use := use_of(pid))}
     for pid in found:
         forget_peak(pid)
@@ -135,7 +135,7 @@ def idle(pids: set[int]) -> dict[int, int]:
 
 
 def assert_small(kind: str, idle: dict[int, int], peaks: dict[int, int]) -> None:
-    """No peak is far above what an idle process takes, in KiB."""
+    """No peak is far above an idle process, in KiB."""
     above = max(peaks.values()) - min(idle.values())
     print(f"idle {kind} {min(idle.values()) // MIB} MiB, at most {above // MIB} MiB above in {len(peaks)} of them")
     assert above < BOUND_KIB
@@ -185,7 +185,7 @@ def watched(processes: Callable[[], set[int]]) -> Iterator[dict[int, int]]:
 
 
 WARM, BATCHES = 40, 120
-"""Batches until everything is allocated that stays, and until the end. What leaks once a batch leaks 80 times."""
+"""Batches until everything is allocated that stays, and until the end. A leak of each batch shows 80 times."""
 
 WINDOW = 20
 """The last batches of each, in which use is measured."""
@@ -220,7 +220,7 @@ def test_tiny_batches_leave_nothing_behind(
         assert end[kind].files <= warm[kind].files + 3
         assert end[kind].sockets <= warm[kind].sockets + 2
         assert end[kind].threads <= warm[kind].threads + 2
-        assert end[kind].rss <= warm[kind].rss + 16 * MIB  # 200 KiB a batch; the soak is finer
+        assert end[kind].rss <= warm[kind].rss + 16 * MIB  # 200 KiB a batch, and the soak is finer
 
 
 def test_boundaries_and_reads_keep_no_objects(apache_kafka: ApacheKafka, new_topic: NewTopic, group: str) -> None:
@@ -262,7 +262,7 @@ def changed(before: dict[str, object], after: dict[str, object]) -> dict[str, ob
 
 
 def settled(reader: object, start: dict[str, object]) -> dict[str, object]:
-    """The offset after which there is nothing new."""
+    """The offset after which there is no new record."""
     while (after := reader.latestOffset(start)) != start:
         start = after
     return start

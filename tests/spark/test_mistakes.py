@@ -1,7 +1,7 @@
-"""Mistakes of somebody who is new to `format("kgroup")`, as far as they take Spark or a broker to notice.
+"""Mistakes of a user who is new to `format("kgroup")`, as far as they take Spark or a broker to notice.
 
 Each ends within 20 s of the start with the option's name and the way out. The numbers are those of the list in
-`tests/unit/datasource/options/test_mistakes.py`, which has what needs no broker. Tests of this file have:
+`tests/unit/datasource/options/test_mistakes.py`, which has those that need no broker. Tests of this file have:
 
     3  a topic, or one of two, that does not exist
     4  a wrong port or security protocol
@@ -30,7 +30,7 @@ Other tests have, beside them:
     40 spark/test_first_contact.py::test_register_warns_of_an_environment_that_was_not_activated
     41 spark/test_security.py::test_a_query_that_is_refused_fails_with_one_clear_error
 
-What Spark refuses before it asks us, it words itself, and names no way out:
+Spark words itself the refusals that come before it asks us, and names no way out:
 
     13 without a mode: 'cannot be written in the "ErrorIfExists" mode'
     22 "Data source kgroup does not support continuous processing."
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 NewTopic = Callable[[int], str]
 Mistakes = dict[str, tuple[Callable[[], object], tuple[str, ...]]]
-"""By what they are: what ends with an error, and what that must contain."""
+"""Name of the mistake -> the action that ends with an error, and the words that the error must contain."""
 
 SECONDS_MAX = 20
 
@@ -83,7 +83,7 @@ Stream = Callable[..., Callable[[], object]]
 
 @pytest.fixture
 def stream(spark: SparkSession, tmp_path: Path, group: str) -> Stream:
-    """Load a stream with a group of its own; returns what starts its query and waits for the end."""
+    """Load a stream with a group of its own. Returns a function that starts its query and waits for the end."""
 
     def load(server: str, topic: str, *, sink: str = "noop", **more: str) -> Callable[[], object]:
         name = more.pop("group", f"{group}-{uuid4().hex[:4]}")
@@ -103,12 +103,12 @@ def ended(action: Callable[[], object]) -> tuple[str, float]:
 
 
 def assert_each_ends_in_time(mistakes: Mistakes) -> None:
-    """At once, and few: what may be a broker that is just starting is tried until the bound of a start, 15 s."""
+    """At once, and few: an address where a broker may just be starting is tried until the bound of a start, 15 s."""
     with ThreadPoolExecutor(len(mistakes)) as at_once:
         ends = at_once.map(ended, [action for action, _ in mistakes.values()])
         found = dict(zip(mistakes, ends, strict=True))
     for name, (action, _) in mistakes.items():
-        if found[name][1] >= SECONDS_MAX:  # once more, alone: the others' work is not this one's time
+        if found[name][1] >= SECONDS_MAX:  # once more, alone: the work of the other mistakes is not this one's time
             found[name] = ended(action)
     for name, (text, seconds) in found.items():
         print(f"{name}: {seconds:.1f} s: {text}")
@@ -171,7 +171,7 @@ def test_a_port_that_does_not_speak_plain_kafka_ends_at_once_with_the_options_to
         )
 
 
-# ---------------------------------------------------------------------------------------------- 41: who may what
+# --------------------------------------------------------------------------------------------- 41: access rights
 
 
 def test_a_wrong_password_or_a_right_that_lacks_ends_in_time_with_what_to_change(
@@ -207,7 +207,7 @@ def test_a_wrong_password_or_a_right_that_lacks_ends_in_time_with_what_to_change
     )
 
 
-# --------------------------------------------------------------------------- 3, 8, 9, 10, 29: what the cluster has
+# ------------------------------------------------------- 3, 8, 9, 10, 29: the cluster's topics, offsets and limits
 
 
 def test_an_option_that_does_not_fit_the_cluster_ends_in_time_with_its_name_and_the_way_out(
@@ -244,7 +244,7 @@ def test_an_option_that_does_not_fit_the_cluster_ends_in_time_with_its_name_and_
     )
 
 
-# ------------------------------------------------------------------------------------------ 12, 22: what it is not
+# ----------------------------------------------------------------------------------- 12, 22: uses that are refused
 
 
 def test_a_stream_written_into_kgroup_itself_ends_in_time_with_the_format_that_writes(

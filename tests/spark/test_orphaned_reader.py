@@ -1,8 +1,8 @@
 """A stream reader that outlives its JVM, with real Spark and three brokers: the restarted query does not notice it.
 
-1. the group's coordinator stands still while a query starts, so its reader waits for it; 2. the reader is stopped;
-3. the driver and its JVM are killed; 4. the coordinator goes on, the query is started again and reads; 5. the reader
-goes on.
+1. The group's coordinator stands still while a query starts, so its reader waits for it. 2. The reader is stopped. 3.
+The driver and its JVM are killed. 4. The coordinator goes on, the query is started again and reads. 5. The reader goes
+on.
 """
 
 import os
@@ -39,7 +39,7 @@ def three_nodes() -> Iterator[ApacheKafka]:
 
 
 def orphaned(application: Application, coordinator: KafkaNode) -> int:
-    """Start a query, and leave nothing of it but its reader, stopped on its way into the group; the reader's pid."""
+    """Start a query, and kill all of it but its reader, stopped on its way into the group. Returns the reader's pid."""
     reader = application.start().reader_pid
     coordinator.pause()
     try:
@@ -63,7 +63,7 @@ def test_a_restarted_query_keeps_its_seats_when_the_reader_of_the_last_run_wakes
     kafka.create_topic(topic, partitions=PARTITIONS)
     produce(server, topic, RECORDS, partitions=PARTITIONS)
     coordinator = coordinator_node(kafka, group)
-    # A connection to the coordinator is then one that a seat joins by: all else is asked of the others.
+    # A connection to the coordinator is then one that a seat joins by: all other requests go to the other brokers.
     others = ",".join(f"127.0.0.1:{node.port}" for node in kafka.nodes if node is not coordinator)
     read = options(others, topic, group, startingOffsets=starting, maxOffsetsPerTrigger=40)
     killed, restarted = (Application(tmp_path, read, sink="batches") for _ in range(2))

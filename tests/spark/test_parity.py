@@ -1,4 +1,4 @@
-"""What Spark's tests of its own Kafka source show of the engine around it, where no other test of ours does.
+"""Properties of the engine that Spark's tests of its own Kafka source show, and no other test of ours does.
 
 `PARITY.md` beside this file has the whole list.
 """
@@ -108,7 +108,7 @@ def test_a_stream_is_joined_with_itself_where_each_side_has_its_own_group(
 def test_a_frame_of_a_batch_read_is_read_twice_in_one_query_and_keeps_its_offsets(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic
 ) -> None:
-    """Where `format("kafka")` looks anew for each query, a frame of a Python source keeps what its first one had."""
+    """Where `format("kafka")` looks anew for each query, a frame of a Python source keeps its first end offsets."""
     topic, server = new_topic(1), apache_kafka.bootstrap_servers
     given = {"kafka.bootstrap.servers": server, "subscribe": topic, "reader": READER}
     produce(server, topic, 11, partitions=1)

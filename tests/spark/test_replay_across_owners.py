@@ -1,6 +1,6 @@
-"""A batch was planned and not committed, and its partitions belong to somebody else when the driver comes back.
+"""A batch was planned and not committed, and its partitions belong to another member when the driver comes back.
 
-Spark replays the batch as it was planned; afterwards each partition starts by rule 2 of `adoption`, where the other
+Spark replays the batch as it was planned. Afterwards each partition starts by rule 2 of `adoption`, where the other
 owner got to if that is further, and no committed offset ever falls.
 """
 
@@ -83,7 +83,7 @@ def test_other_owner_keeps_reading_while_the_batch_is_replayed(
 def test_other_owner_left_within_at_or_past_the_batch(
     spark: SparkSession, apache_kafka: ApacheKafka, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """It stopped inside of the batch, at its end, beyond it, and before it had read anything."""
+    """The other owner stopped within the batch, at its end, beyond it, and in one partition before any record."""
     server = apache_kafka.bootstrap_servers
     read = from_committed(server, topic, group, 3_000)
 

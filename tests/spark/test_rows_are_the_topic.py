@@ -47,7 +47,7 @@ def test_many_batches_while_a_producer_runs(
 def test_no_file_is_empty_beside_others_of_its_batch(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
-    """Late tickets may have nothing to read; of an empty first one Spark's file writer would make a file."""
+    """Late tickets may have no range to read. For an empty first one Spark's file writer would make a file."""
     topic, server, sink = new_topic(4), apache_kafka.bootstrap_servers, tmp_path / "sink"
     frame = spark.readStream.format("kgroup").options(**options(server, topic, group, members=4)).load()
     writer = frame.select("partition", "offset").writeStream.format("parquet").option("path", str(sink))
@@ -91,7 +91,7 @@ def test_available_now_reads_all_there_is_and_ends(
     topic = new_topic(3)
     server = apache_kafka.bootstrap_servers
     collected = Collected()
-    # Before PySpark 4.2 nobody asks for a boundary after the last batch: the group trails by one run.
+    # Before PySpark 4.2 Spark asks for no boundary after the last batch: the group trails by one run.
     for sent in (0, 90):
         produce(server, topic, 90, partitions=3, first=sent)
         read = options(server, topic, group)

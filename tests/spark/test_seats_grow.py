@@ -20,7 +20,7 @@ NewTopic = Callable[[int], str]
 CONF = Path(__file__).parents[2] / "conf"
 PARTITIONS = 12
 CORES = 3
-"""Of each worker, and of its executor."""
+"""Cores of each Spark worker, and of its executor."""
 
 
 def seats_of(kafka: ApacheKafka, group: str) -> int:
@@ -33,7 +33,7 @@ def test_seats_join_for_an_executor_that_comes_and_a_restart_has_as_many(
     topic, server = new_topic(PARTITIONS), apache_kafka.bootstrap_servers
     read = options(server, topic, group)
     del read["members"]
-    read["kafka.session.timeout.ms"] = "180000"  # a start takes 40 s on a machine that others keep busy
+    read["kafka.session.timeout.ms"] = "180000"  # a start takes 40 s on a busy machine
     conf = {"spark.executor.cores": str(CORES)}
     sent = 0
     (tmp_path / "temporary").mkdir()

@@ -1,4 +1,4 @@
-"""Whole queries over TLS and SASL, with the fewest rights that do; what is refused, and that no secret is shown."""
+"""Whole queries over TLS and SASL, with the fewest rights that do, their refusals, and that no secret is shown."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -26,14 +26,14 @@ RECORDS = 20
 CLIENT_SECRET = "between-the-client-and-its-provider"
 
 HIDE_INLINE_KEYS = r"(?i)url|key\.pem|keystore\.key|oauthbearer\.config"
-"""What README tells users to give spark.sql.redaction.options.regex (Spark's own: (?i)url) who have a key as text."""
+"""README's value of spark.sql.redaction.options.regex (Spark's own: (?i)url) for users who have a key as text."""
 
 Properties = dict[str, str]
 
 
 @pytest.fixture(autouse=True)
 def no_secret_is_shown(spark: SparkSession, secured_kafka: "SecuredKafka", tmp_path: Path) -> Iterator[None]:
-    """Whatever a test does here: neither Spark's log at DEBUG, nor its event log, nor the checkpoint holds a secret."""
+    """In each test here, neither Spark's log at DEBUG, nor its event log, nor the checkpoint holds a secret."""
     with all_that_spark_says(spark, tmp_path / "said"):
         yield
     assert "DataSourceV2 named 'kgroup'" in (tmp_path / "said" / "log").read_text(), "nothing was logged"
@@ -42,7 +42,7 @@ def no_secret_is_shown(spark: SparkSession, secured_kafka: "SecuredKafka", tmp_p
 
 
 def shown_secrets(text: str, secured: "SecuredKafka") -> list[str]:
-    """Parts of secrets, free of what JSON or a log would escape."""
+    """Parts of secrets, free of characters that JSON or a log would escape."""
     parts = [CLIENT_SECRET, KEY_PASSWORD.partition("'")[0], PASSWORDS[ALICE].partition("pass=")[2], key_part(secured)]
     assert all(len(part) > 8 for part in parts)
     return [part for part in parts if part in text]
@@ -62,7 +62,7 @@ def topic(secured_kafka: "SecuredKafka") -> str:
 
 @pytest.fixture
 def allowed(secured_kafka: "SecuredKafka", topic: str, group: str) -> Callable[[str], None]:
-    """Give a user what README says that a query needs, and no more."""
+    """Give a user the rights that a query needs by README, and no more."""
 
     def allow(user: str) -> None:
         secured_kafka.allow(user, AclOperation.READ, topic=topic)
@@ -82,7 +82,7 @@ def secured_options(
 def assert_all_is_read(
     spark: SparkSession, secured: "SecuredKafka", read: Properties, checkpoint: Path
 ) -> StreamingQuery:
-    """The rows are the topic, and the group's lag is 0; the query still runs."""
+    """The rows are the topic, and the group's lag is 0. The query still runs."""
     topic, group = read["subscribe"], read["kafka.group.id"]
     collected = Collected()
     query = start(spark, read, checkpoint, collected)
@@ -198,7 +198,7 @@ def test_a_query_outlives_its_sessions_with_the_broker(
     allowed: Callable[[str], None],
     tmp_path: Path,
 ) -> None:
-    """connections.max.reauth.ms (KIP-368): who does not log in anew within it is disconnected."""
+    """connections.max.reauth.ms (KIP-368): brokers disconnect clients that do not log in anew within it."""
     allowed(ALICE)
     server = secured_kafka.kafka.bootstrap_servers
     read = secured_options(secured_kafka, "SHORT", topic, group, scram(secured_kafka))
@@ -250,7 +250,7 @@ def plan_of(frame: DataFrame) -> str:
     return str(frame._jdf.queryExecution().toString())
 
 
-# -------------------------------------------------------------------------------------------- what is refused
+# -------------------------------------------------------------------------------------------- refusals
 
 
 AS_BOB = {"sasl.username": BOB, "sasl.password": PASSWORDS[BOB]}
@@ -279,7 +279,7 @@ def test_a_query_that_is_refused_fails_with_one_clear_error(
     changes: Properties | None,
     message: str,
 ) -> None:
-    """A query of ALICE's, started again by whom nobody lets in, and again as it was: nothing is lost or read twice."""
+    """A query of ALICE's, started again in a way that is refused, and again as it was: each record is read once."""
     allowed(ALICE)
     server = secured_kafka.kafka.bootstrap_servers
     right = secured_options(secured_kafka, "SASL_SSL", topic, group, scram(secured_kafka))

@@ -1,4 +1,4 @@
-"""A query as others see it: in its progress, in a listener's gauges, and with `kgroup describe`."""
+"""A query seen from outside: in its progress, in a listener's gauges, and with `kgroup describe`."""
 
 import json
 from collections.abc import Callable, Iterator

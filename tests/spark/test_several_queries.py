@@ -1,4 +1,4 @@
-"""Several queries of one application: what they share beside their executor."""
+"""Several queries of one application share a sidecar, seat servers and a key beside their executor."""
 
 import os
 import tempfile
@@ -20,7 +20,7 @@ QUERIES = 3
 
 
 def key_folders(spark: SparkSession) -> list[Path]:
-    """Where stream readers of this session leave the key; a JVM does not pass our TMPDIR on."""
+    """Where stream readers of this session leave the key. A JVM does not pass our TMPDIR on."""
     assert spark._jvm is not None
     pid = spark._jvm.java.lang.ProcessHandle.current().pid()
     return [found for root in {"/tmp", tempfile.gettempdir()} for found in Path(root).glob(f"kgroup-*-{pid}-*-key")]

@@ -1,4 +1,4 @@
-"""Other members come and go while batches run: partitions move only between batches, and nothing is read twice."""
+"""Other members come and go while batches run: partitions move only between batches, and no record is read twice."""
 
 import threading
 from collections.abc import Callable
@@ -72,7 +72,7 @@ def test_nothing_moves_while_a_batch_is_being_read(
     assert in_batch.wait(60)
     generation = stable_generation(apache_kafka, group)
     with Sharing(server, group, topic, protocol=group_protocol) as peer:
-        # The join makes a new generation at once (no batch is waited for), but nothing is handed over in it.
+        # The join makes a new generation at once (no batch is waited for), but no partition is handed over in it.
         wait_for(lambda: stable_generation(apache_kafka, group) > generation, "the rebalance", 60)
         assert peer.owned == set()
         go_on.set()
@@ -126,7 +126,7 @@ def test_a_partition_added_mid_stream_is_read_from_earliest_and_moves_nothing_el
     server = apache_kafka.bootstrap_servers
     produce(server, topic, 40, partitions=4)
     collected = Collected()
-    # `latest` must not apply to what appears later.
+    # `latest` must not apply to partitions that appear later.
     read = options(server, topic, group, startingOffsets="latest")
     query = start(spark, read, tmp_path / "cp", collected)
     wait_for(lambda: query.lastProgress is not None, "the first boundary", 60)
@@ -168,10 +168,10 @@ def test_a_restart_within_the_session_moves_nothing(
 def test_partitions_added_while_the_driver_is_away_are_noticed_with_one_rebalance(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
-    """KIP-814 leaves this open: a static leader that comes back to a stable group is told to assign nothing."""
+    """KIP-814 leaves this open: a static leader that comes back to a stable group is told to skip the assignment."""
     topic = new_topic(4)
     server = apache_kafka.bootstrap_servers
-    # Its metadata lives for longer than this test: what is noticed is noticed by the return itself.
+    # Its metadata lives for longer than this test, so only the return itself can notice the new partitions.
     read = options(server, topic, group, **{"kafka.metadata.max.age.ms": 300_000, "kafka.session.timeout.ms": 120_000})
     collected = Collected()
     produce(server, topic, 40, partitions=4)

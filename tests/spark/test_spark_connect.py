@@ -1,4 +1,4 @@
-"""The same query through Spark Connect: rows, progress, and an end that leaves nothing behind."""
+"""The same query through Spark Connect: rows, progress, and an end that leaves no process behind."""
 
 import json
 import os
@@ -37,7 +37,7 @@ spark.stop()
 class Connected:
     """An application of its own: a Connect client, and the local server that it starts.
 
-    SPARK_TESTING gives the server a free port (SPARK-42272); otherwise it takes 15002, which another one may have.
+    SPARK_TESTING gives the server a free port (SPARK-42272). Otherwise it takes 15002, which another one may have.
     """
 
     def __init__(self, folder: Path, read: dict[str, str]) -> None:
@@ -103,7 +103,7 @@ def test_a_query_through_connect_has_the_same_rows(
 
 
 def rows(folder: Path) -> list[tuple[int, int, bytes]]:
-    """What the sink's log says is written."""
+    """The rows in the files that the sink's log names as written."""
     written: list[tuple[int, int, bytes]] = []
     for log in sorted((folder / "rows" / "_spark_metadata").glob("[0-9]*")):
         for line in log.read_text().splitlines()[1:]:

@@ -1,11 +1,11 @@
-"""What is done to Spark's worker finds a real one as it expects it."""
+"""The delays that `executor.spark_delays` spares are spared in a real worker of Spark's."""
 
 from harness.task_ends import SCHEMA, tell
 from pyspark.sql import Row, SparkSession
 
 
 def test_a_real_worker_acknowledges_its_jvm_at_once_after_each_task(spark: SparkSession) -> None:
-    # That it is so at the end of each task, and not yet the milliseconds it saves: those are `make bench`'s.
+    # This shows that it is so at the end of each task. The milliseconds that it saves are measured by `make bench`.
     rows: dict[int, list[Row]] = {}
     for _ in range(40):
         for row in spark.range(0, 1, 1, 1).mapInArrow(tell, SCHEMA).collect():

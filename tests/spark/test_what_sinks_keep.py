@@ -1,4 +1,4 @@
-"""What a sink keeps beyond a batch: the batch's frame, and the numbers of the batches that it has seen."""
+"""A sink keeps two things beyond a batch: the batch's frame, and the numbers of the batches that it has seen."""
 
 import shutil
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def test_a_frame_that_foreach_batch_has_kept_can_be_computed_again_some_batches_
 def test_a_query_goes_on_after_a_batch_that_foreach_batch_does_not_look_at(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: Callable[[int], str], group: str, tmp_path: Path
 ) -> None:
-    """Spark plans no tickets for it, and before 4.2 says nothing else of where the next one begins."""
+    """Spark plans no tickets for it, and before 4.2 has no other call that says where the next one begins."""
     server, topic = apache_kafka.bootstrap_servers, new_topic(1)
     produce(server, topic, 200, partitions=1)
     seen: list[int] = []
@@ -71,7 +71,7 @@ def test_a_listener_warns_of_a_first_batch_that_the_sink_has_skipped(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The checkpoint was deleted, the table kept, and what came since is in no table."""
+    """The checkpoint was deleted, the table kept, and the records that came since are in no table."""
     server, topic, listener = apache_kafka.bootstrap_servers, new_topic(2), KgroupListener(CollectorRegistry())
     read = options(server, topic, group)
 

@@ -1,8 +1,8 @@
 """Kafka's "Client-side Assignment Proposal": two phases, a leader that assigns, and the consumers' embedded protocol.
 
-A test names the section that it paraphrases; one that begins with `test_deviates` says where we do otherwise, and why.
+A test names the section that it paraphrases. One that begins with `test_deviates` says where we do otherwise, and why.
 Left out: the coordinator's states and how it finds its groups again, use cases other than consumers, and "TODO".
-What came later, and changed it, has files of its own: KIP-345, KIP-429, KIP-814.
+Later KIPs that changed it have files of their own: KIP-345, KIP-429, KIP-814.
 """
 
 from __future__ import annotations
@@ -219,8 +219,10 @@ def test_metadata_of_the_proposal_s_own_version_is_read() -> None:
 
 
 def test_deviates_a_leader_whose_topics_have_changed_has_everybody_join_instead_of_sending_a_sync_alone() -> None:
-    """Case 4.a, and "Topic Metadata Change", let it compute and sync within the generation. Brokers answer such a sync
-    with what is assigned already: Kafka's client joins, and so do we."""
+    """Case 4.a, and "Topic Metadata Change", let it compute and sync within the generation.
+
+    Brokers answer such a sync with the present assignment: Kafka's client joins, and so do we.
+    """
     driver = Driver().into(State.ASSIGNING)
     driver.take(contract.AssignmentComputed(generation=1, assignments=((ME, parts(0)),)))
     driver.answer_sync(0)
@@ -246,7 +248,7 @@ def test_members_are_assigned_only_what_they_subscribe_however_their_subscriptio
 
 
 def test_a_group_changes_its_assignor_when_the_last_member_has_been_upgraded_and_not_before() -> None:
-    """ "Rolling Upgrades", 2: new versions offer both, and the order in which they do says what they prefer."""
+    """ "Rolling Upgrades", 2: new versions offer both assignors, the preferred one first."""
     world = groups.at_rest(static=3, assignors=("range",))
     chosen = []
     for name in ("seat-0", "seat-1", "seat-2"):
@@ -312,8 +314,11 @@ def test_a_coordinator_that_is_not_ready_is_asked_again_and_nothing_is_lost(erro
 
 @pytest.mark.parametrize("name", ["Raising", "Missing"])
 def test_deviates_a_leader_whose_assignor_fails_leaves_all_what_they_claim_and_ends_alone(name: str) -> None:
-    """ "Assignment Failure" sends an error to all. SyncGroup came without a field for it: the leader's user is told,
-    and the others go on with what they have (decision 103)."""
+    """ "Assignment Failure" sends an error to all.
+
+    SyncGroup came without a field for it: the leader's user is told, and the other members go on with their partitions
+    (decision 103).
+    """
 
     @on_a_loop
     async def scenario() -> None:

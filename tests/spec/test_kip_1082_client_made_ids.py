@@ -1,6 +1,6 @@
-"""KIP-1082, "Require client-generated IDs over the ConsumerGroupHeartbeat RPC": what it says of members.
+"""KIP-1082, "Require client-generated IDs over the ConsumerGroupHeartbeat RPC": its rules for members.
 
-A test names the section that it paraphrases; one that begins with `test_deviates` says where we do otherwise, and why.
+A test names the section that it paraphrases. One that begins with `test_deviates` says where we do otherwise, and why.
 Left out: how a server checks an id, and which of two members with one id it keeps.
 """
 
@@ -26,7 +26,7 @@ from spark_kgroup.wire import messages
 
 
 def test_a_member_id_is_a_version_4_uuid_in_base64_that_no_tool_takes_for_an_option() -> None:
-    """Version 4, and base64 that a URL may have; as Kafka's Uuid, it does not begin with a "-"."""
+    """Version 4, and base64 that a URL may have. As Kafka's Uuid, it does not begin with a "-"."""
     rng = Random(3)
     for _ in range(500):
         text = new_member_id(rng.randbytes)
@@ -68,7 +68,7 @@ def test_a_first_heartbeat_without_an_answer_is_sent_again_with_the_same_id_and_
 
 
 def test_a_member_that_ends_before_its_first_answer_can_leave_for_it_knows_its_id() -> None:
-    """ "Motivation": without an id the broker would keep, until its session is over, a member that nobody is."""
+    """ "Motivation": without an id the broker would keep, until its session is over, a member without a process."""
     driver = Driver(instance_id=None).into(State.JOINING)
     joined = driver.awaited.identity
     leave = only(driver.take(contract.Leave(reason="a test")), Ask).request
@@ -83,14 +83,17 @@ def test_a_member_whose_epoch_is_fenced_joins_with_the_same_id_and_epoch_zero(in
     effects = driver.answer(error=ErrorCode.FENCED_MEMBER_EPOCH)
     assert only(effects, contract.Lost).partitions == parts(0, 1)
     if instance_id is not None:
-        effects = driver.pass_ms(1_000)  # a static one leaves time for who may be about to release its seat
+        effects = driver.pass_ms(1_000)  # a static one leaves time for a process about to release its seat
     request = only(effects, Ask).request
     assert (request.identity.member_id, request.identity.generation) == (member_id, JOIN_EPOCH)
 
 
 def test_deviates_a_seat_that_was_released_for_us_is_joined_with_another_id_than_the_one_that_was_refused() -> None:
-    """The KIP has one id from the first heartbeat on. That one was answered UNRELEASED_INSTANCE_ID, so no member has
-    it yet; with a fresh one, nothing that is still on its way under the first id can be taken for ours."""
+    """The KIP has one id from the first heartbeat on.
+
+    That one was answered UNRELEASED_INSTANCE_ID, so no member has it yet. With a fresh one, no request that is still on
+    its way under the first id can be taken for ours.
+    """
     driver = Driver().into(State.RELEASING)
     first_id = driver.machine.identity.member_id
     request = only(driver.answer(epoch=-2), Ask).request

@@ -1,8 +1,8 @@
-"""KIP-345, "Introduce static membership protocol to reduce consumer rebalances": what it says of members.
+"""KIP-345, "Introduce static membership protocol to reduce consumer rebalances": its rules for members.
 
-A test names the section that it paraphrases; one that begins with `test_deviates` says where we do otherwise, and why.
-Left out: what is for brokers alone ("Server Side Changes" but for the cap, how a coordinator keeps its map and finds it
-again), what is for Kafka Streams, "Scale Up" and "Future Works", which promise nothing, and "Rejected Alternatives".
+A test names the section that it paraphrases. One that begins with `test_deviates` says where we do otherwise, and why.
+Left out: rules for brokers alone ("Server Side Changes" but for the cap, how a coordinator keeps its map and finds it
+again), rules for Kafka Streams, "Scale Up" and "Future Works", which make no promise, and "Rejected Alternatives".
 `kgroup remove-members` is tried on a real Kafka.
 """
 
@@ -47,7 +47,7 @@ from spark_kgroup.wire.consumer_protocol import encode_subscription
 
 
 def test_a_static_group_whose_members_are_restarted_one_by_one_the_leader_too_never_rebalances() -> None:
-    """ "Motivation", "Background", and "Non Goal" with its update of 2/12: a restart alone moves nothing."""
+    """ "Motivation", "Background", and "Non Goal" with its update of 2/12: a restart alone moves no partition."""
     world = groups.at_rest(static=3)
     before, generation = groups.shares(world), world.coordinator.generation
     for name in ("seat-0", "seat-1", "seat-2"):
@@ -140,7 +140,7 @@ def test_several_members_leave_with_one_request_as_pairs_of_member_id_and_instan
 
 
 def test_a_leader_is_told_the_instance_id_of_each_member_and_so_is_its_assignor() -> None:
-    """ "Client Side Changes" (JoinGroupResponse, Subscription), "Client Behavior Changes": it may go by what stays."""
+    """ "Client Side Changes" (JoinGroupResponse, Subscription), "Client Behavior Changes": this id stays."""
     wanted = encode_subscription(Subscription(topics=("orders",)))
     named = {"1": "A", "2": "B", "3": None}
     request = contract.JoinRequest(
@@ -172,7 +172,7 @@ def test_a_leader_is_told_the_instance_id_of_each_member_and_so_is_its_assignor(
 
 
 def test_the_session_that_we_ask_for_is_within_the_cap_that_brokers_have() -> None:
-    """The cap became half an hour; "Client Behavior Changes" advises a long session, so ours is longer than Kafka's."""
+    """The cap became half an hour. "Client Behavior Changes" advises a long session, so ours is longer than Kafka's."""
     kafkas_default_ms, cap_ms = 45_000, 1_800_000
     assert kafkas_default_ms < SESSION_TIMEOUT_MS <= cap_ms
 
@@ -210,7 +210,7 @@ NINE = {"orders": TopicDescription(name="orders", topic_id=None, partition_count
 
 
 def test_range_assigns_the_same_before_and_after_the_restart_of_the_example() -> None:
-    """The KIP's own example: A, B and C have the ids 1, 2 and 3; A restarts, and is 4 from then on."""
+    """The KIP's own example: A, B and C have the ids 1, 2 and 3. A restarts, and is 4 from then on."""
     before = assignor("range").assign([member("1", "A"), member("2", "B"), member("3", "C")], NINE)
     after = assignor("range").assign([member("2", "B"), member("3", "C"), member("4", "A")], NINE)
     assert before == {"1": parts(0, 1, 2), "2": parts(3, 4, 5), "3": parts(6, 7, 8)}
@@ -220,7 +220,7 @@ def test_range_assigns_the_same_before_and_after_the_restart_of_the_example() ->
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("partitions", [7, 10])
 def test_a_static_member_that_has_a_new_member_id_is_assigned_what_it_had(name: str, partitions: int) -> None:
-    """Its instance id is the first key by which members are sorted; so a sticky one need not even claim anything."""
+    """Its instance id is the first key by which members are sorted, so a sticky one need not even make a claim."""
     topics = {"orders": TopicDescription(name="orders", topic_id=None, partition_count=partitions)}
     before = assignor(name).assign([member(f"m{k}", f"seat-{k}") for k in range(4)], topics)
     again = [member("zzz", "seat-0"), *(member(f"m{k}", f"seat-{k}") for k in (1, 2, 3))]
@@ -228,7 +228,7 @@ def test_a_static_member_that_has_a_new_member_id_is_assigned_what_it_had(name: 
 
 
 def test_the_newest_of_two_processes_with_one_instance_id_has_the_seat_and_the_older_one_is_fenced() -> None:
-    """To give each its own is the user's part; duplicates are found."""
+    """To give each its own is the user's part, but duplicates are found."""
     world = groups.at_rest(static=3)
     before = groups.shares(world)
     older = groups.process_of(world, "seat-1")
@@ -244,7 +244,7 @@ def test_the_newest_of_two_processes_with_one_instance_id_has_the_seat_and_the_o
 
 
 def test_a_static_member_that_comes_back_gets_the_same_generation_and_assignment() -> None:
-    """Of a group at rest a known instance id gets a new member id at once, and what the group had assigned to it."""
+    """In a group at rest a known instance id gets a new member id at once, and its earlier assignment."""
     driver = Driver().into(State.JOINING)
     effects = driver.answer_join(generation=41, leader="somebody")
     joined = only(effects, contract.Joined)
@@ -291,7 +291,7 @@ def fenced_by_commit() -> list[contract.Effect]:
 def test_a_member_that_is_fenced_by_any_of_four_requests_ends_at_once_and_names_its_seat(
     fenced: Callable[[], list[contract.Effect]],
 ) -> None:
-    """Another process has its place, which is for the user to mend; to join again would fence the newer one."""
+    """Another process has its place, which is for the user to mend. To join again would fence the newer one."""
     effects = fenced()
     assert only(effects, contract.Lost).partitions == parts(0, 1)
     error = only(effects, contract.Failed).error
@@ -301,7 +301,7 @@ def test_a_member_that_is_fenced_by_any_of_four_requests_ends_at_once_and_names_
 
 
 def test_a_zombie_that_wakes_up_is_fenced_and_does_not_fence_its_successor() -> None:
-    """1. a pause longer than the session; 2. another process takes the seat; 3. the first one wakes up, and joins with
+    """1. A pause longer than the session. 2. Another process takes the seat. 3. The first one wakes up, and joins with
     its outdated member id, as a member that knows one must."""
     driver = Driver().into(State.STABLE)
     effects = driver.after(SESSION_MS)
@@ -321,8 +321,11 @@ def test_a_seat_that_was_given_away_is_taken_anew_only_when_the_coordinator_says
 
 
 def test_deviates_a_member_that_is_fenced_before_its_id_was_confirmed_asks_who_has_its_seat_before_it_ends() -> None:
-    """The KIP ends every fenced member. 1. we replace X while the group rebalances; 2. the coordinator dies before it
-    has written that down; 3. the next one knows X alone and fences us, though nobody else has the seat."""
+    """The KIP ends every fenced member.
+
+    1. We replace X while the group rebalances. 2. The coordinator dies before it has written that down. 3. The next one
+    knows X alone and fences us, though no other process has the seat.
+    """
     before = "seat-0-of-the-process-before"
     driver = Driver()
     driver.machine = ClassicMember(replace(driver.machine.config, replaces=before), jitter=lambda: 0.5)
@@ -335,7 +338,7 @@ def test_deviates_a_member_that_is_fenced_before_its_id_was_confirmed_asks_who_h
 
 
 def test_deviates_a_broker_without_static_members_is_refused_and_not_spoken_to_in_an_older_version() -> None:
-    """The KIP goes down to JoinGroup v3 and dynamic members; ours would lose what they promise without a word."""
+    """The KIP goes down to JoinGroup v3 and dynamic members. Seats would lose their promises without a word."""
     ranges = {**RANGES, int(messages.JoinGroupRequest.__api_key__): (0, 4)}
 
     @in_a_world(ranges=ranges)
@@ -359,7 +362,7 @@ def test_deviates_a_broker_without_static_members_is_refused_and_not_spoken_to_i
 
 
 def test_a_static_member_that_leaves_names_its_member_id_so_that_only_it_is_removed() -> None:
-    """Rule 1: the instance id is a must; a member id beside it guards whoever has the seat by now."""
+    """Rule 1: the instance id is a must. A member id beside it guards the process that has the seat by now."""
     driver = Driver().into(State.STABLE)
     request = request_in(driver.take(contract.Leave(reason="done")))
     assert request == contract.LeaveRequest(
@@ -370,7 +373,10 @@ def test_a_static_member_that_leaves_names_its_member_id_so_that_only_it_is_remo
 
 
 def test_a_static_member_that_has_no_id_yet_leaves_by_its_instance_id_alone_if_it_has_asked_for_the_seat() -> None:
-    """Rule 1: without a member id the instance id is enough; it would take from somebody else what was never ours."""
+    """Rule 1: without a member id the instance id is enough.
+
+    Before we asked for the seat, leaving would remove another process's member.
+    """
     driver = Driver()
     driver.take(contract.Join())
     assert driver.take(contract.Leave(reason="done")) == [contract.Left(error=ErrorCode.NETWORK_EXCEPTION)]
@@ -399,9 +405,11 @@ def into_joining_with_unclaimed() -> Driver:
 
 
 def test_a_lagging_static_member_joins_after_a_generation_without_it_and_loses_what_nobody_knew_it_had() -> None:
-    """The rebalance timeout removes no static member. 1. it is assigned 0 and 1; 2. it cannot rejoin in time and
-    stays, claiming nothing; 3. the leader may give 0 and 1 away; 4. its own join, into the next generation, succeeds.
-    The KIP leaves open who reads them."""
+    """The rebalance timeout removes no static member.
+
+    1. It is assigned 0 and 1. 2. It cannot rejoin in time and stays, with an empty claim. 3. The leader may give 0 and
+    1 away. 4. Its own join, into the next generation, succeeds. The KIP leaves open who reads them.
+    """
     driver = into_joining_with_unclaimed()
     effects = driver.answer_join(generation=3)
     assert [type(effect) for effect in effects] == [contract.Lost, contract.Joined, contract.Send]
@@ -425,10 +433,13 @@ def test_a_static_member_that_missed_no_generation_loses_nothing() -> None:
 
 
 def test_deviates_a_member_that_hears_nothing_for_a_session_loses_all_without_being_told() -> None:
-    """A session that is over is the one reason for which members are removed. The KIP, and Kafka's client, leave it to
-    the coordinator to say so; nobody may be there to say it, and others read our partitions by then."""
+    """A session that is over is the one reason for which members are removed.
+
+    The KIP, and Kafka's client, leave it to the coordinator to say so. There may be no coordinator to say it, and other
+    members read our partitions by then.
+    """
     driver = Driver().into(State.STABLE)
-    driver.after(HEARTBEAT_MS)  # never answered; the session runs from the last answer
+    driver.after(HEARTBEAT_MS)  # never answered: the session runs from the last answer
     assert none_of(driver.after(SESSION_MS - HEARTBEAT_MS - 1), contract.Lost)
     effects = driver.after(1)
     assert only(effects, contract.Lost).partitions == parts(0, 1)
@@ -464,7 +475,7 @@ def test_static_and_dynamic_members_are_in_one_group_and_only_the_dynamic_ones_r
 
 
 def test_a_static_member_that_comes_back_as_a_dynamic_one_is_new_and_its_seat_goes_with_its_session() -> None:
-    """ "Downgrade Process": its old identity has nothing to do with the new one, and is forgotten in the end."""
+    """ "Downgrade Process": its old identity is unrelated to the new one, and is forgotten in the end."""
     world = groups.at_rest(static=3)
     groups.process_of(world, "seat-2").kill()
     world.seats["seat-2"] = groups.config_of(None)

@@ -1,4 +1,4 @@
-"""KIP-429, "Kafka Consumer Incremental Rebalance Protocol": what it says of members and their leader.
+"""KIP-429, "Kafka Consumer Incremental Rebalance Protocol": its rules for members and their leader.
 
 Numbers like 1.c are those of "Consumer Coordinator Algorithm", in the version that was accepted. A test that begins
 with `test_deviates` says where we do otherwise, and why. KIP-792, which puts a generation beside the claims, and
@@ -51,8 +51,11 @@ def test_1a_what_is_no_longer_subscribed_is_revoked_and_the_join_after_that_clai
 
 
 def test_deviates_1a_what_is_no_longer_subscribed_is_claimed_until_nobody_reads_it_here() -> None:
-    """The KIP revokes before each such join. Work that an earlier process began may still read it: it goes when that
-    is done, and joins that cannot wait claim it, so that its next owner begins where the work ends."""
+    """The KIP revokes before each such join.
+
+    Work that an earlier process began may still read an unsubscribed partition. It goes when that work is done, and
+    joins before that claim it, so that its next owner begins where the work ends.
+    """
     driver = restarted_with_another_subscription()
     subscription = claim(request_in(driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)))
     assert (subscription.owned, subscription.generation) == (parts(0) | parts(0, topic="dropped"), 4)
@@ -160,10 +163,10 @@ def test_1d_a_member_that_the_group_does_not_know_loses_all_at_once_and_joins_wi
 def test_1d_a_member_that_fell_behind_keeps_its_id_and_loses_what_its_last_join_did_not_claim(
     where: Where, assignor: Assignor
 ) -> None:
-    """ "Correspondingly" is of either: ILLEGAL_GENERATION resets the generation alone."""
+    """The KIP's "correspondingly" tells two errors apart: ILLEGAL_GENERATION resets the generation alone."""
     driver = Driver(assignors=(assignor,)).into(State.STABLE)
     if where is lost_joining and assignor is EAGER:
-        driver.give_up(0, 1)  # what an eager member does before it joins
+        driver.give_up(0, 1)  # as an eager member does before it joins
     effects = where(driver, ErrorCode.ILLEGAL_GENERATION)
     assert driver.machine.owned == driver.machine.to_give_up == frozenset()
     request = request_in(effects)
@@ -173,9 +176,12 @@ def test_1d_a_member_that_fell_behind_keeps_its_id_and_loses_what_its_last_join_
 
 @pytest.mark.parametrize("where", [lost_joining, lost_syncing, lost_by_heartbeat, lost_by_commit])
 def test_deviates_1d_a_member_that_fell_behind_keeps_what_its_last_join_claimed(where: Where) -> None:
-    """The KIP loses all. 1. in generation 2 we claim 0 and 1, and get 2, too; 2. a broker makes a group of type
-    consumer a classic one, in a generation that we have not joined; 3. the leader of the next one gives nobody else
-    what we claim; of 2 it does not know."""
+    """The KIP loses all.
+
+    1. In generation 2 we claim 0 and 1, and get 2, too. 2. A broker makes a group of type consumer a classic one, in a
+    generation that we have not joined. 3. The leader of the next one gives the partitions that we claim to no other
+    member, but it does not know of 2.
+    """
     driver = Driver().into(State.STABLE)
     driver.rebalance_to(0, 1, 2)
     effects = where(driver, ErrorCode.ILLEGAL_GENERATION)
@@ -246,13 +252,13 @@ def test_2e_a_partition_that_nobody_owned_is_given_to_its_new_owner_at_once() ->
 
 def test_deviates_2f_a_claimed_partition_that_does_not_exist_is_given_back_to_nobody() -> None:
     """The KIP lets its claimant keep it until a later rebalance. Kafka's own assignor drops it as well
-    (AbstractStickyAssignorTest.testAssignmentUpdatedForDeletedTopic): there is nothing to read."""
+    (AbstractStickyAssignorTest.testAssignmentUpdatedForDeletedTopic): it has no log to read."""
     assert STICKY.assign([claiming("a", 0, 9)], orders(1)) == {"a": parts(0)}
     assert STICKY.assign([claiming("a", 0)], {}) == {"a": frozenset()}
 
 
 class Curious:
-    """A custom assignor that keeps what each member owns, and what it was shown."""
+    """A custom assignor that leaves each member its partitions, and keeps the claims that it was shown."""
 
     name = "curious"
     protocol = RebalanceProtocol.COOPERATIVE
@@ -270,7 +276,7 @@ class Curious:
 
 
 def test_2a_and_2b_the_assignor_of_the_selected_protocol_is_given_what_everybody_claims() -> None:
-    """Also "assign()": one that users have written may look at what is owned, to be a bit sticky."""
+    """Also "assign()": one that users have written may look at the claims, to be a bit sticky."""
     curious = Curious()
     driver = Driver(assignors=(curious,)).into(State.JOINING)
     members = (claiming(ME, 0, 1), claiming("b", 2))
@@ -308,8 +314,10 @@ def test_3e_a_member_that_has_revoked_joins_again_at_once_and_claims_what_is_lef
 
 
 def test_deviates_3d_a_revoked_partition_is_owned_until_it_is_given_up_between_two_pieces_of_work() -> None:
-    """The KIP revokes when the assignment arrives. Work on the partition may be under way then; who gets it next waits
-    for our join, so nobody reads it twice."""
+    """The KIP revokes when the assignment arrives.
+
+    Work on the partition may be under way then. Its next owner waits for our join, so no record is read twice.
+    """
     driver = Driver().into(State.STABLE)
     effects = driver.rebalance_to(1)
     assert driver.state is State.REVOKING
@@ -328,7 +336,7 @@ def test_3d_a_member_that_gave_up_a_part_of_what_is_revoked_does_not_join_yet() 
 
 
 def test_deviates_3d_a_revoking_member_joins_a_new_rebalance_at_once_and_claims_what_it_still_owns() -> None:
-    """Joins never wait for work to end; the claim keeps the partition from its next owner."""
+    """Joins never wait for work to end. The claim keeps the partition from its next owner."""
     driver = Driver().into(State.REVOKING)
     effects = driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
     assert claim(request_in(effects)).owned == parts(0, 1)
@@ -370,7 +378,7 @@ def test_an_eager_member_that_owns_nothing_joins_a_rebalance_at_once() -> None:
 
 
 def test_one_eager_assignor_makes_the_member_eager_and_both_are_offered_in_order_of_preference() -> None:
-    """The first bounce: a member with both still revokes all, for others may know the old one alone."""
+    """The first bounce: a member with both still revokes all, for other members may know the old one alone."""
     driver = Driver(assignors=(COOPERATIVE, EAGER)).into(State.STABLE)
     driver.take(contract.RejoinWanted(reason="test"))
     assert driver.state is State.REVOKING
@@ -419,7 +427,7 @@ def test_in_the_first_bounce_the_old_assignor_is_chosen_as_long_as_one_member_ha
 
 
 def test_in_the_second_bounce_nothing_moves_that_a_cooperative_member_owns() -> None:
-    """Eager members beside it have revoked all, so what is theirs may move at once; the leader sees who is which."""
+    """Eager members beside it have revoked all, so theirs may move at once. The leader knows the eager members."""
     world = groups.at_rest(static=3, dynamic=2, assignors=(groups.COOPERATIVE, "range"), partitions=11)
     groups.bounce(world, "seat-0", (groups.COOPERATIVE,))
     groups.come_to_rest(world)

@@ -1,6 +1,6 @@
-"""KIP-814, "Static membership protocol should let the leader skip assignment": what it says of members.
+"""KIP-814, "Static membership protocol should let the leader skip assignment": its rules for members.
 
-A test names the section that it paraphrases; one that begins with `test_deviates` says where we do otherwise, and why.
+A test names the section that it paraphrases. One that begins with `test_deviates` says where we do otherwise, and why.
 Left out: how a coordinator finds out that a leader is back, and "Rejected Alternatives" 1 to 3, which are a broker's.
 """
 
@@ -26,7 +26,7 @@ from spark_kgroup.wire import messages
 
 
 def test_a_leader_that_comes_back_to_a_stable_group_does_not_assign_and_collects_what_it_has() -> None:
-    """It is told to skip the assignment, and sends a SyncGroup without one, whose answer is what it had."""
+    """It is told to skip the assignment, and sends a SyncGroup without one. The answer is its earlier assignment."""
     driver = Driver().into(State.JOINING)
     effects = driver.answer_join(leader=ME, members=(member(ME), member("b")), skip_assignment=True)
     joined = only(effects, contract.Joined)
@@ -42,7 +42,7 @@ def test_a_leader_that_comes_back_to_a_stable_group_does_not_assign_and_collects
 
 @pytest.mark.parametrize("skip", [True, False])
 def test_a_leader_that_skips_the_assignment_watches_the_topics_of_all_members_as_any_leader(skip: bool) -> None:
-    """It has everybody's subscriptions, which may be others than its own, to see all that the group reads."""
+    """It has the subscriptions of all members, which may differ from its own, to see all that the group reads."""
     driver = Driver().into(State.JOINING)
     members = (member(ME), member("b", "orders", "returns"), member("c", "payments"))
     driver.answer_join(leader=ME, members=members, skip_assignment=skip)
@@ -51,7 +51,7 @@ def test_a_leader_that_skips_the_assignment_watches_the_topics_of_all_members_as
 
 
 def test_a_newcomer_a_follower_and_a_replaced_leader_watch_no_topics() -> None:
-    """ "Motivation": the leader is who watches metadata, and nobody else by what it was told in its join."""
+    """ "Motivation": the leader watches metadata. No other member does, by a list of members from an earlier join."""
     driver = Driver().into(State.JOINING)
     assert not driver.machine.leader
     assert driver.machine.watched_topics == frozenset()
@@ -76,7 +76,7 @@ def test_a_leader_that_lost_its_membership_leads_nobody_and_watches_no_topics() 
 
 
 def test_a_leader_that_was_restarted_still_triggers_the_rebalance_for_partitions_that_are_added_later() -> None:
-    """What the KIP is for: without a leader on the clients' side nobody would notice them."""
+    """The KIP's purpose: without a leader on the clients' side no member would notice them."""
     world = groups.at_rest(static=3)
     before, generation, leader = groups.shares(world), world.coordinator.generation, groups.leader_of(world)
     groups.restart(world, leader)
@@ -90,7 +90,7 @@ def test_a_leader_that_was_restarted_still_triggers_the_rebalance_for_partitions
 
 
 def test_only_the_versions_that_can_skip_the_assignment_are_spoken() -> None:
-    """The coordinator does so for consumers of the newest version; "Public Interfaces": the field is new in v8."""
+    """The coordinator has only leaders of the newest version skip. "Public Interfaces": the field is new in v8."""
     assert messages.JoinGroupRequest.__version__ >= 8
 
 
@@ -107,8 +107,10 @@ SEAT = DescribedMember(
 
 
 def test_deviates_what_changed_while_the_leader_was_away_is_noticed_all_the_same() -> None:
-    """The KIP accepts that a leader cannot see partitions that were added while it was offline. What the group has
-    assigned is compared with what there is: they have no owner. (decision 67)"""
+    """The KIP accepts that a leader cannot see partitions that were added while it was offline.
+
+    We compare the group's assignment with the partitions there are: the added ones have no owner. (decision 67)
+    """
     group = DescribedGroup(group="g", state="Stable", protocol="range", members=(SEAT,))
     three = {"orders": TopicDescription(name="orders", topic_id=None, partition_count=3)}
     assert misfit_of(group, three).without_owner == parts(2)
@@ -118,7 +120,7 @@ def test_deviates_what_changed_while_the_leader_was_away_is_noticed_all_the_same
 
 def test_deviates_a_follower_may_have_the_group_rebalance_as_well() -> None:
     """ "Rejected Alternatives" 4 leaves metadata to the leader, since all members would ask for a rebalance at once.
-    Each process compares, for a leader of another client may not; joins of one generation make one rebalance."""
+    Each process compares, for a leader of another client may not. Joins of one generation make one rebalance."""
     driver = Driver().into(State.STABLE)
     assert not driver.machine.leader
     request = request_in(driver.take(contract.RejoinWanted(reason="partitions without an owner")))

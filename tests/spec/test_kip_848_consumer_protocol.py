@@ -1,9 +1,9 @@
-"""KIP-848, "The Next Generation of the Consumer Rebalance Protocol": what it says of members.
+"""KIP-848, "The Next Generation of the Consumer Rebalance Protocol": its rules for members.
 
 A test names the section that it paraphrases, or the page "Consumer Rebalance Protocol" of Kafka's documentation, which
-says what became of the KIP; one that begins with `test_deviates` says where we do otherwise, and why. Left out: what
-the coordinator computes and stores, assignors on the client's side, which were never built, and "Kafka Streams". Member
-ids are those of KIP-1082. Patterns, and migration between the protocols, are tried on a real Kafka.
+describes the KIP as it was built. One that begins with `test_deviates` says where we do otherwise, and why. Left out:
+computing and storing at the coordinator, assignors on the client's side, which were never built, and "Kafka Streams".
+Member ids are those of KIP-1082. Patterns, and migration between the protocols, are tried on a real Kafka.
 """
 
 from __future__ import annotations
@@ -71,8 +71,11 @@ def test_a_dynamic_member_whose_epoch_is_fenced_abandons_all_and_joins_at_once_w
 
 
 def test_deviates_a_static_member_whose_epoch_is_fenced_waits_before_it_joins() -> None:
-    """The KIP joins at once. 1. a new process of the seat releases it; 2. we heartbeat, and are fenced; 3. if we joined
-    before it does, we would have its seat."""
+    """The KIP joins at once.
+
+    1. A new process of the seat releases it. 2. We heartbeat, and are fenced. 3. If we joined before it does, we would
+    have its seat.
+    """
     driver = Driver().into(State.STABLE)
     driver.pass_ms(5_000)
     assert not any(isinstance(effect, Ask) for effect in driver.answer(error=ErrorCode.FENCED_MEMBER_EPOCH))
@@ -81,7 +84,7 @@ def test_deviates_a_static_member_whose_epoch_is_fenced_waits_before_it_joins() 
 
 
 def test_deviates_a_member_without_an_answer_for_a_session_loses_all_without_being_told() -> None:
-    """The KIP leaves it to the coordinator to fence who was silent; it may be the coordinator that is not there."""
+    """The KIP leaves it to the coordinator to fence a silent member, but the coordinator itself may be gone."""
     driver = Driver().into(State.STABLE)
     driver.pass_ms(5_000)
     assert only(driver.pass_ms(SESSION_MS), contract.Lost).partitions == parts(0, 1)
@@ -98,8 +101,11 @@ def test_a_static_member_that_leaves_for_a_while_says_so_with_epoch_minus_two() 
 
 
 def test_deviates_a_static_member_that_owes_partitions_goes_without_a_word() -> None:
-    """A release gives all that it had to the next process, or to others, this instant; what it was to give up may have
-    to be read once more. The coordinator keeps the seat for a session, as after a crash."""
+    """A release gives all its partitions to the next process, or to other members, this instant.
+
+    Those that it was to give up may have to be read once more. The coordinator keeps the seat for a session, as after a
+    crash.
+    """
     driver = Driver().into(State.RECONCILING)
     assert driver.machine.to_give_up
     assert driver.take(contract.Close()) == []
@@ -123,7 +129,7 @@ def test_deviates_a_seat_whose_last_process_crashed_is_released_in_its_name() ->
 
 
 def test_deviates_a_member_that_finds_another_in_its_seat_is_fenced_and_releases_nobody() -> None:
-    """The other side of it: who was a member, and is no longer, does not take the seat back from its successor."""
+    """The reverse case: a process that is no longer a member does not take the seat back from its successor."""
     driver = Driver().into(State.STABLE)
     driver.pass_ms(5_000)
     driver.answer(error=ErrorCode.UNKNOWN_MEMBER_ID)
@@ -157,7 +163,7 @@ def test_a_partition_that_is_new_in_an_assignment_is_owned_and_acknowledged_at_o
 
 
 def test_a_partition_missing_from_an_assignment_is_given_up_then_acknowledged_and_the_epoch_moves_on() -> None:
-    """Revoked first, committed by the application, and only the heartbeat without it frees it for others."""
+    """Revoked first, committed by the application, and only the heartbeat without it frees it for other members."""
     driver = Driver().into(State.RECONCILING)
     assert (driver.machine.owned, driver.machine.to_give_up) == (parts(0, 1), parts(1))
     effects = driver.take(contract.GaveUp(partitions=parts(1)))
@@ -174,7 +180,7 @@ def test_the_epoch_moves_without_a_loss_where_the_assignment_is_as_it_was() -> N
 
 
 def test_a_partition_that_another_member_still_has_comes_with_a_later_assignment() -> None:
-    """The coordinator adds it when it is free; to the member that is one more assignment like any other."""
+    """The coordinator adds it when it is free. To the member that is one more assignment like any other."""
     driver = Driver().into(State.JOINING)
     driver.answer(assignment=by_id(0))
     driver.resolve()
@@ -193,7 +199,10 @@ def test_assignments_have_topic_ids_and_wait_for_metadata_that_knows_their_names
 
 
 def test_a_name_that_comes_while_the_coordinator_hears_that_nothing_is_owned_waits_for_its_answer() -> None:
-    """It may give the partitions to others at once, since nobody owns them; the assignment in its answer counts."""
+    """It may give the partitions to other members at once, since they have no owner.
+
+    The assignment in its answer counts.
+    """
     driver = Driver().into(State.JOINING)
     driver.answer(epoch=3, assignment=by_id(0, 1))
     driver.pass_ms(5_000)
@@ -218,7 +227,7 @@ def test_a_topic_that_was_created_anew_has_another_id_so_its_old_partitions_are_
 
 
 def test_the_coordinator_watches_metadata_and_no_member_asks_for_a_rebalance() -> None:
-    """ "Group Epoch": it moves when subscriptions, members or topics change, by nobody's request."""
+    """ "Group Epoch": it moves when subscriptions, members or topics change, without any request."""
     driver = Driver().into(State.STABLE)
     assert driver.take(contract.RejoinWanted(reason="partitions were added")) == []
     assert (driver.machine.leader, driver.machine.watched_topics) == (False, frozenset())
@@ -235,7 +244,7 @@ def test_a_heartbeat_is_due_when_the_answer_said_and_leaves_out_all_that_is_as_i
 
 
 def test_a_heartbeat_after_one_that_was_not_answered_says_everything() -> None:
-    """The coordinator may not have heard what the last one said."""
+    """The coordinator may not have heard the last one."""
     driver = Driver().into(State.STABLE)
     driver.pass_ms(5_000)
     driver.take(Unanswered(request=driver.awaited, reason="a test"))
@@ -262,7 +271,7 @@ def test_a_field_that_is_left_out_is_null_in_the_request_and_minus_one_for_the_t
 
 
 def test_a_full_request_says_topics_assignor_rack_and_how_long_the_coordinator_waits_for_what_is_revoked() -> None:
-    """The rebalance timeout is the one time that a member decides on; `group.remote.assignor` is its wish."""
+    """The rebalance timeout is the one time that a member decides on. `group.remote.assignor` is its wish."""
     who = MemberIdentity(instance_id="seat-0", member_id="m", generation=JOIN_EPOCH)
     newest, _ = messages.consumer_group_heartbeat(
         "g", who, rack="r1", rebalance_timeout_ms=60_000, topics=["orders"], assignor="range", owned=()
@@ -283,7 +292,7 @@ def test_a_full_request_says_topics_assignor_rack_and_how_long_the_coordinator_w
 def test_a_member_whose_coordinator_lacks_its_assignor_or_the_protocol_ends_with_the_way_out(
     error: ErrorCode, fix: str
 ) -> None:
-    """An assignor that it does not know is rejected; the documentation: a cluster before 4.0 has no such groups."""
+    """An assignor that it does not know is rejected. The documentation: a cluster before 4.0 has no such groups."""
     failed = only(Driver().into(State.JOINING).answer(error=error), contract.Failed)
     assert isinstance(failed.error, GroupRejected)
     assert fix in str(failed.error)
@@ -293,7 +302,7 @@ def test_a_member_whose_coordinator_lacks_its_assignor_or_the_protocol_ends_with
 
 
 def test_a_commit_carries_the_member_epoch_in_the_version_that_knows_it() -> None:
-    """Version 9 is the first that members under this protocol may use; the epoch is where the generation was."""
+    """Version 9 is the first that members under this protocol may use. The epoch is where the generation was."""
     who = MemberIdentity(instance_id="seat-0", member_id="m", generation=7)
     request = messages.offset_commit("g", who, {TopicPartition("orders", 0): 5}, consumer_protocol=True)
     assert (request.__version__, request.generation_id_or_member_epoch, request.member_id) == (9, 7, "m")

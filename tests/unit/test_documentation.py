@@ -1,4 +1,4 @@
-"""README and docs/ say what is true today, and can be read."""
+"""README and docs/ are true today, and can be read."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from pyspark_kgroup.options.rows import OPTIONS
 
 ROOT = Path(__file__).parents[2]
 README_BYTES_MAX = 8 * 1024
-"""A stranger reads it in two minutes; all else has a page."""
+"""A stranger reads it in two minutes. All else has a page."""
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -29,7 +29,7 @@ def test_readme_is_short() -> None:
 
 
 def test_each_page_is_named_by_the_site() -> None:
-    """MkDocs checks that what it names exists; and links and anchors (`make docs`)."""
+    """MkDocs checks that the pages it names exist, and links and anchors (`make docs`)."""
     named = (ROOT / "mkdocs.yml").read_text()
     pages = [str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md") if page.name[0] != "0"]
     assert [page for page in pages if page not in named] == []

@@ -1,4 +1,4 @@
-"""What `spark_kgroup` offers by name, and what that costs."""
+"""The names that `spark_kgroup` offers, and the cost of their import."""
 
 import subprocess
 import sys

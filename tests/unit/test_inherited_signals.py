@@ -1,4 +1,4 @@
-"""Processes that tests start take signals the same way, whoever started the tests."""
+"""Processes that tests start take signals the same way, under any parent process of the tests."""
 
 import signal
 import subprocess

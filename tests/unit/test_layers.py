@@ -1,4 +1,4 @@
-"""Imports go down only (ARCHITECTURE.md), and the group protocol knows nothing of Spark or Arrow."""
+"""Imports go down only (ARCHITECTURE.md), and the group protocol does not know Spark or Arrow."""
 
 import ast
 from pathlib import Path
@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 ENGINE = ROOT / "spark_kgroup"
 SOURCE = ROOT / "datasource" / "pyspark_kgroup"
 
-# Each room, with the rooms it may import; a room may always import itself. Lower rooms first.
+# Each room, with the rooms it may import. A room may always import itself. Lower rooms first.
 BASE = {"errors", "model", "limits", "peer_words"}
 ROOMS = {
     "model": set(),
@@ -33,7 +33,7 @@ ROOMS = {
 PURE_ROOMS = {"model", "limits", "peer_words", "errors", "rights", "seat_note", "topic_pattern", "assignors", "member"}
 WORLDLY = {"asyncio", "socket", "threading", "time", "random", "logging", "datetime", "os", "subprocess"}
 OF_SPARK_AND_KAFKA = {"pyspark", "confluent_kafka", "pyarrow", "kio"}
-# The rooms of the data source, and of its front the modules; the rule is the same.
+# The rooms of the data source, and of its front the modules. The rule is the same.
 SOURCE_BASE = {"errors", "limits"}
 SOURCE_ROOMS: dict[str, set[str]] = {
     "limits": set(),
@@ -111,7 +111,7 @@ def room_of(path: Path) -> str:
 
 
 def file_of(name: str) -> Path | None:
-    """The file of a module of ours; None for a name in one, and for modules of others."""
+    """The file of a module of ours, or None for a name in one, and for modules of other packages."""
     top, *rest = name.split(".")
     package = {"spark_kgroup": ENGINE, "pyspark_kgroup": SOURCE}.get(top)
     if package is None:
@@ -121,12 +121,12 @@ def file_of(name: str) -> Path | None:
 
 
 def modules_in(names: set[str]) -> set[Path]:
-    """The files of ours among what `from x import y` and `import x` name."""
+    """The files of ours among the names in `from x import y` and `import x`."""
     return {p for name in names | {name.rpartition(".")[0] for name in names} if (p := file_of(name)) is not None}
 
 
 def reached_from(path: Path) -> set[Path]:
-    """The modules of ours that `path` imports, and those that they import; packages only where they are named."""
+    """The modules of ours that `path` imports, and those that they import. Packages count only where they are named."""
     reached: set[Path] = set()
     found = {path}
     while found:

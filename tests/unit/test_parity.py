@@ -21,7 +21,7 @@ NOT_APPLYING = "Does not apply: "
 
 
 def lines_of(section: str) -> list[tuple[str, str]]:
-    """Spark's test, and what holds the same."""
+    """Spark's test, and our tests of the same property."""
     rows = re.findall(r"^\| (.+) \| (.+) \|$", section, re.MULTILINE)
     return [row for row in rows if row[0] != "Spark's test"]
 

@@ -1,4 +1,4 @@
-"""What a peer says stands in one sentence of ours: no line of its own, no control of a terminal, no endless text."""
+"""A peer's words stand in one sentence of ours: no line of their own, no control of a terminal, no endless text."""
 
 import pytest
 

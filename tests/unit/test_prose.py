@@ -1,4 +1,7 @@
-"""A sentence names its subject. A ratchet for each room: its prose gets no vaguer, and what got better stays so."""
+"""A sentence names its subject.
+
+A ratchet for each room: its prose gets no vaguer, and a better figure becomes its line.
+"""
 
 import re
 from collections.abc import Iterable
@@ -12,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 GENERATED = {ROOT / "docs" / name for name in PAGES}
 SEMICOLON = re.compile(";")
 GOAL = {VAGUE: 8.0, PERSONS: 0.0, SEMICOLON: 6.0}
-"""Most of each in 1,000 words; users' documents keep it."""
+"""Most of each in 1,000 words. Users' documents keep it."""
 
 READ_ONCE = tuple(GOAL.values())
 

@@ -1,4 +1,4 @@
-"""What the code and its documents refer to is in this repository; the documents' prose is wrapped."""
+"""References in the code and its documents lead to files and sections of this repository. Documents are wrapped."""
 
 import re
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def where(path: Path, text: str, at: int) -> str:
 
 
 def exists(name: str) -> bool:
-    """Whether something in the repository has this path, or one that ends with it."""
+    """Whether a file or folder of the repository has this path, or one that ends with it."""
     return any(path == name.rstrip("/") or path.endswith(f"/{name.rstrip('/')}") for path in PATHS)
 
 
@@ -95,7 +95,7 @@ def test_a_step_of_the_boundary_has_the_same_number_in_the_code_and_in_architect
 
 @pytest.mark.parametrize("path", [p for p in DOCUMENTS if p not in GENERATED], ids=lambda p: str(p.relative_to(ROOT)))
 def test_a_documents_prose_is_wrapped_at_120_columns(path: Path) -> None:
-    """Tables, blocks of code, and what has no blank to break at, may be wider."""
+    """Tables, blocks of code, and lines without a blank to break at, may be wider."""
     prose = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
     assert [line for line in prose.splitlines() if len(line) > 120 and " " in line.strip() and line[0] != "|"] == []
 

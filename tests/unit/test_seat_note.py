@@ -1,4 +1,4 @@
-"""What a seat writes beside its offsets, and what other clients write there."""
+"""The note that a seat writes beside its offsets, and the metadata that other clients write there."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What is taken of java.util.regex, and how. Beside the real one: tests/differential/test_patterns_against_java.py."""
+"""The syntax taken over from java.util.regex. Beside the real one: tests/differential/test_patterns_against_java.py."""
 
 import time
 from itertools import count
@@ -76,7 +76,7 @@ def test_800_topics_of_10_000_are_selected_at_once() -> None:
 
 
 def test_names_that_are_slow_only_together_stop_as_well() -> None:
-    """Each takes a quarter of what one may take; of 10,000 in a cluster all would take 20 minutes."""
+    """Each takes a quarter of the bound for one. All 10,000 in a cluster would take 20 minutes."""
     names = [f"{'a' * 34}-{n}" for n in range(10_000)]
     looked_at = count()
 

@@ -1,4 +1,4 @@
-"""Without the search for cycles: only where it was asked for, and as it was before when that is over."""
+"""`uncollected` keeps Python's search for cycles off until its block ends, and then leaves it as it was before."""
 
 from __future__ import annotations
 

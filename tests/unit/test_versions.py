@@ -1,4 +1,4 @@
-"""What CI tests with is locked: `conf/versions.txt` has one version of everything, and the environments have those."""
+"""The packages of CI are locked: `conf/versions.txt` has one version of each, and the environments have those."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_development_has_the_pyspark_that_the_spark_tests_have_unless_told_other
 
 def test_this_environment_has_the_locked_versions() -> None:
     installed = {canonicalize_name(d.metadata["Name"]): d.version for d in distributions()}
-    installed.pop("setuptools", None)  # venv brings one; the locked one builds PySpark, elsewhere
+    installed.pop("setuptools", None)  # venv brings one. The locked one builds PySpark, elsewhere
     assert {name: installed[name] for name in locked() if name in installed} == {
         name: version for name, version in locked().items() if name in installed
     }

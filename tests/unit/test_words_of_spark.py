@@ -24,7 +24,7 @@ ALLOWED = {
     "seat_note.py": {"spark", "executor", "driver"},
     "wire/security/oauth.py": {"query"},
 }
-"""What `kgroup describe` shows beside the offsets of Spark's seats, and the query of a URL."""
+"""The columns that `kgroup describe` shows beside the offsets of Spark's seats, and the query of a URL."""
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def planned(asked: object) -> dict[str, Any]:
 
 
 def answers(lines: Sequence[bytes]) -> list[dict[str, Any]]:
-    """What the command answers, line by line."""
+    """The command's answers, line by line."""
     done = CliRunner().invoke(app, ["assign"], input=b"".join(line + b"\n" for line in lines))
     assert done.exit_code == 0, done.output
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -102,16 +102,16 @@ def test_a_custom_cooperative_assignor_is_planned_round_by_round_until_nothing_c
 
 
 class Halves(Assignor):
-    """Cooperative, and says nothing of its target."""
+    """Cooperative, and without a target of its own."""
 
     name = "halves"
     protocol = RebalanceProtocol.COOPERATIVE
 
     def user_data(self, owned: frozenset[TopicPartition], generation: int) -> bytes | None:
-        """Nothing."""
+        """None."""
 
     def assign(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Assignment:
-        """The first half to the first, unless another claims it."""
+        """The first half to the first member, unless the other member claims it."""
         everything = topics["t"].partitions
         shares = {"a": frozenset(everything[:2]), "b": frozenset(everything[2:])}
         for one in members:

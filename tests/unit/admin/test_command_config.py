@@ -1,4 +1,7 @@
-"""`--command-config` takes files of Java's and librdkafka's clients; what is misspelt is told, a value never."""
+"""`--command-config` takes files of Java's and librdkafka's clients.
+
+Errors name misspelt properties, and never a value.
+"""
 
 from pathlib import Path
 

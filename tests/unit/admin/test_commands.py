@@ -1,4 +1,4 @@
-"""What every command of `kgroup` has: a version, and errors in its own words."""
+"""Every command of `kgroup` has a version, and errors in its own words."""
 
 import importlib.metadata
 import re

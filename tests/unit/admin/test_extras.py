@@ -1,4 +1,4 @@
-"""What is installed with an extra only, and what is said where it is missing."""
+"""Packages that only an extra installs, and the errors where they are missing."""
 
 import subprocess
 import sys

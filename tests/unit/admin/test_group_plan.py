@@ -1,4 +1,4 @@
-"""`kgroup assign --group`: what a change to a group would move, planned from how the group is described."""
+"""`kgroup assign --group`: the partitions that a change to a group would move, planned from the group's description."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def group(*members: DescribedMember, **more: Any) -> DescribedGroup:
 
 
 def planned(change: Change, **more: Any) -> GroupPlan:
-    """Of three members with two partitions each."""
+    """The plan of a change to three members with two partitions each."""
     topics = {"t": TopicDescription(name="t", topic_id=None, partition_count=6)}
     return plan_change(group(member("a", 0, 1), member("b", 2, 3), member("c", 4, 5), **more), topics, change)
 

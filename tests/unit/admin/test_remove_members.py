@@ -1,4 +1,4 @@
-"""`kgroup remove-members`: what it refuses before it asks a broker, and what it says of each member."""
+"""`kgroup remove-members`: mistakes that it refuses before it asks a broker, and its line about each member."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What ends the `kgroup` command, whenever it comes: Ctrl-C, SIGTERM, a closed terminal; and what does not."""
+"""Ctrl-C, SIGTERM and a closed terminal end the `kgroup` command at any time, unless it was told to ignore them."""
 
 import os
 import signal
@@ -50,7 +50,7 @@ def test_a_signal_during_the_imports_ends_the_command_by_that_signal_and_without
 def test_a_signal_that_the_command_was_started_to_ignore_does_not_end_its_imports(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    """The background job of a script ignores Ctrl-C, and what `nohup` starts the end of the terminal."""
+    """The background job of a script ignores Ctrl-C, and a command under `nohup` the end of the terminal."""
     ignoring = f"trap '' {number.name.removeprefix('SIG')}; exec \"$0\" member"
     kgroup = start_importing(tmp_path, "sh", "-c", ignoring, KGROUP)
     kgroup.send_signal(number)

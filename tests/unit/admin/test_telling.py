@@ -1,4 +1,4 @@
-"""What the commands say: errors in their own words, and other people's names without effect on a terminal."""
+"""The output of commands: errors in their own words, and other people's names without effect on a terminal."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -43,7 +43,7 @@ def test_a_topic_that_looks_like_markup_is_written_as_it_is(name: str, capsys: p
 
 
 def test_tables_have_names_and_addresses_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    """rich makes pictures of what stands between two colons, as in many an IPv6 address."""
+    """rich makes pictures of words between two colons, as in many an IPv6 address."""
     host = "2001:db8:0:b:1:2:3:4"
     member = DescribedMember(
         member_id=":bomb:", instance_id=":x:", client_id=":warning:", client_host=f"/{host}", assignment=frozenset()

@@ -1,4 +1,4 @@
-"""What assigning costs, counted and not timed: it grows with what there is to assign, not with members times topics."""
+"""The cost of assigning, counted and not timed: it grows with the partitions, not with members times topics."""
 
 from __future__ import annotations
 

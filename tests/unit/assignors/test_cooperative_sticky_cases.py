@@ -40,7 +40,7 @@ def shares(members: list[GroupMember], **counts: int) -> dict[str, frozenset[Top
 
 
 def next_round(members: list[GroupMember], assignment: dict[str, frozenset[TopicPartition]]) -> list[GroupMember]:
-    """The members as they rejoin: they gave up what they lost and claim what they were given."""
+    """The members as they rejoin: they gave up the partitions that they lost and claim their new shares."""
     return [
         replace(
             m,
@@ -52,7 +52,7 @@ def next_round(members: list[GroupMember], assignment: dict[str, frozenset[Topic
     ]
 
 
-# What a member says
+# A member's user data
 
 
 def test_user_data_is_the_generation_as_int32():
@@ -81,7 +81,7 @@ def test_the_generation_is_in_the_subscription_or_else_in_the_user_data(field, u
 
 def test_two_claims_in_one_generation_cancel_each_other():
     # CST.testAllConsumersHaveOwnedPartitionInvalidatedWhenClaimedByMultipleConsumersInSameGeneration...:
-    # the partition counts as owned, so nobody gets it until both have revoked it
+    # the partition counts as owned, so no member gets it until both have revoked it
     members = [member("c1", "t", "t-0 t-1"), member("c2", "t", "t-0 t-2"), member("c3", "t")]
     first = shares(members, t=3)
     assert first == {"c1": parts("t-1"), "c2": parts("t-2"), "c3": parts("")}
@@ -89,7 +89,7 @@ def test_two_claims_in_one_generation_cancel_each_other():
 
 
 def test_three_claims_are_judged_by_generation_alone_in_any_order():
-    # AST.testSubscriptionNotEqualAndAssignSamePartitionWith3Generation; Java's outcome depends on the order
+    # AST.testSubscriptionNotEqualAndAssignSamePartitionWith3Generation. Java's outcome depends on the order
     claims = [member("c1", "t", "t-0", 5), member("c2", "t", "t-0", 5), member("c3", "t", "t-0", 6)]
     for members in itertools.permutations(claims):
         assert shares(list(members), t=3)["c3"] == parts("t-0")
@@ -172,13 +172,13 @@ def test_a_member_that_owns_its_quota_gets_the_odd_partition():
 
 
 def test_a_partition_that_must_move_waits_for_its_owner():
-    # KIP-429: a partition is not given to its new owner in the round in which the old one is told to revoke it;
+    # KIP-429: a partition is not given to its new owner in the round in which the old one is told to revoke it.
     # AST.testMaxQuotaConsumerMoreThanNumExpectedMaxCapacityMembers (Java keeps the same two of four)
     members = [member("c1", "a b", "a-0 b-0"), member("c2", "a b", "a-1 b-1"), member("c3", "a b")]
     first = shares(members, a=2, b=2)
     assert sorted(len(share) for share in first.values()) == [0, 1, 2]
     assert first["c3"] == parts("")
-    # asked again before the owner gave anything up, the answer is the same
+    # asked again before the owner gave its partition up, the answer is the same
     assert shares(members, a=2, b=2) == first
     second = shares(next_round(members, first), a=2, b=2)
     assert sorted(len(share) for share in second.values()) == [1, 1, 2]
@@ -241,7 +241,7 @@ def test_a_chain_of_moves_is_found():
 
 
 def test_a_free_partition_goes_where_nothing_else_must_move():
-    # both claims can stay, since a-0 and b-1 fit around them; handing out one by one does not see it
+    # both claims can stay, since a-0 and b-1 fit around them, but handing out one by one does not see it
     members = [member("c0", "b c", "b-0 c-0"), member("c1", "a b c"), member("c2", "a c")]
     assert shares(members, a=1, b=2, c=1) == {"c0": parts("b-0 c-0"), "c1": parts("b-1"), "c2": parts("a-0")}
 

@@ -1,6 +1,6 @@
-"""What holds for every group: nobody shares a partition, two rounds settle, and no spread is better.
+"""Properties of every group: each partition has one owner, two rounds settle, and no spread is better.
 
-Second opinions: all possible spreads, for small groups; kafka-python, for larger ones.
+Second opinions: for small groups all possible spreads, for larger ones kafka-python.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ def groups(
     equal: bool | None = None,
     clean: bool = False,
 ) -> Group:
-    """A group in any condition; `clean` leaves out claims that collide, are unwanted, or name nothing."""
+    """A group in any condition.
+
+    `clean` leaves out claims that collide, are not subscribed, or name no real partition.
+    """
     counts = draw(st.dictionaries(st.sampled_from(topics), st.integers(1, partitions_max), min_size=1))
     wanted = st.frozensets(st.sampled_from(topics))
     alike = draw(wanted) if (draw(st.booleans()) if equal is None else equal) else None
@@ -69,7 +72,7 @@ def groups(
 
 
 def rejoined(members: Sequence[GroupMember], assignment: Assignment, generation: int) -> list[GroupMember]:
-    """The members after a round: they gave up what they lost and claim what they were given."""
+    """The members after a round: they gave up the partitions that they lost and claim their new shares."""
     return [
         replace(m, subscription=replace(m.subscription, owned=assignment[m.member_id], generation=generation))
         for m in members
@@ -108,7 +111,7 @@ def test_each_partition_goes_to_one_subscriber_at_most(group):
 
 @given(groups())
 def test_a_partition_that_one_member_owns_is_given_to_no_other(group):
-    # KIP-429; a claim of an older generation is no hold if a newer one names the same partition
+    # KIP-429. A claim of an older generation is no hold if a newer one names the same partition
     members, topics = group
     assignment = STICKY.assign(members, topics)
     for taker, holder in itertools.permutations(members, 2):
@@ -191,7 +194,7 @@ def test_the_short_way_for_equal_subscriptions_is_as_good_as_the_general_one(gro
 
 
 class KnownTopics:
-    """What kafka-python's assignors ask of cluster metadata."""
+    """The part of cluster metadata that kafka-python's assignors ask for."""
 
     def __init__(self, topics: Mapping[str, TopicDescription]) -> None:
         self._topics = topics

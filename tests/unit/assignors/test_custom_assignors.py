@@ -1,4 +1,4 @@
-"""Assignors by module:Class: which are taken, and what of theirs is refused (`assignors.contract`)."""
+"""Assignors by module:Class: which are taken, and which of their assignments are refused (`assignors.contract`)."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_an_assignor_that_changes_what_it_is_given_changes_only_its_copy():
     ],
 )
 def test_only_a_subclass_of_the_contract_is_called(name):
-    """A configuration must not make any object there is; a class that only looks like an assignor is none."""
+    """A configuration must not make objects of any class there is. A class that only looks like an assignor is none."""
     with pytest.raises(OptionError, match=r"module:Class of a subclass of spark_kgroup\.assignors\.contract\.Assignor"):
         assignor(name)
     assert Counted.made == 0
@@ -100,7 +100,10 @@ def test_a_class_that_is_not_made_in_time_is_refused(monkeypatch):
 
 
 def test_a_cooperative_assignor_gives_nobody_what_another_member_still_owns():
-    """ConsumerCoordinator.validateCooperativeAssignment; who keeps a partition, or claims it as well, may have it."""
+    """ConsumerCoordinator.validateCooperativeAssignment.
+
+    A member that keeps a partition, or claims it too, may have it.
+    """
     owning = [member("b", "t", owned="t-1"), member("a", "t", owned="t-0")]
     with pytest.raises(AssignorError, match="assigned t-1 to member 'a', while member 'b' still owns it"):
         assignor(spelled("Cooperative")).assign(owning, TOPICS)

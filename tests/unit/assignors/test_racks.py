@@ -1,5 +1,8 @@
-"""Racks (KIP-881). Tests of `range` paraphrase Kafka's RangeAssignorTest (named in each); those of the sticky ones its
-sentence "prioritizing balanced assignment over rack alignment", and rack alignment over stickiness."""
+"""Racks (KIP-881).
+
+Tests of `range` paraphrase Kafka's RangeAssignorTest (named in each), those of the sticky ones its sentence
+"prioritizing balanced assignment over rack alignment", and rack alignment over stickiness.
+"""
 
 from __future__ import annotations
 
@@ -198,7 +201,7 @@ def test_no_other_spread_is_better(group: Group):
     wanted = {name for m in members for name in m.subscription.topics} & topics.keys()
     at = racks_of_partitions(topics[name] for name in wanted)
     if not racks_matter(set(racks_of_members(members).values()), at):
-        return  # then nobody looks at them
+        return  # then the assignor ignores them
     ours = owners_in(settled(members, topics))
     choices = [[m.member_id for m in members if tp.topic in m.subscription.topics] for tp in ours]
     best = min(score(group, dict(zip(ours, choice, strict=True))) for choice in product(*choices))

@@ -1,4 +1,4 @@
-"""Each test paraphrases one of Kafka's RangeAssignorTest (named in it); the property asks kafka-python."""
+"""Each test paraphrases one of Kafka's RangeAssignorTest (named in it). The property asks kafka-python."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def groups(draw: st.DrawFn) -> tuple[list[GroupMember], dict[str, TopicDescripti
 
 
 class KnownTopics:
-    """What kafka-python's assignors ask of cluster metadata."""
+    """The part of cluster metadata that kafka-python's assignors ask for."""
 
     def __init__(self, topics: Mapping[str, TopicDescription]) -> None:
         self._topics = topics

@@ -1,6 +1,6 @@
 """The steps that lead to a fair spread, one by one: each leaves as little as it can to the next, which costs more.
 
-`settle` makes the outcome best whatever the steps before it did (`test_cooperative_sticky_properties`).
+`settle` makes the outcome best after any result of the steps before it (`test_cooperative_sticky_properties`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ Counts = list[dict[int, int]]
 
 
 def spread_of(partitions: list[int], wanted_by: list[list[int]], claimed: Counts) -> _Spread:
-    """Topics of as many partitions, each of a kind of its own, that these members want and claim so many of."""
+    """A spread of topics with these partition counts, each topic a kind of its own, with these wishes and claims."""
     return _Spread(partitions, list(range(len(partitions))), wanted_by, claimed)
 
 
 def alike(partitions: list[int], claimed: Counts) -> _Spread:
-    """Topics of as many partitions that all members want."""
+    """A spread of topics with these partition counts, which all members want."""
     return _Spread(partitions, [0] * len(partitions), [list(range(len(claimed)))], claimed)
 
 
@@ -62,7 +62,7 @@ def test_a_spread_in_which_nobody_has_two_more_than_another_is_not_looked_throug
 
 
 def test_a_member_hands_on_first_what_was_handed_out_to_it() -> None:
-    """1. free partitions of topic 1 go to member 1; 2. member 0 shares topic 3 with it; 3. now it has too much."""
+    """1. Free partitions of topic 1 go to member 1. 2. Member 0 shares topic 3 with it. 3. Now it has too much."""
     claimed: Counts = [{3: 13}, {0: 3}, {2: 5}]
     spread = _Spread([3, 2, 5, 13], kinds=[0, 0, 0, 1], subscribers=[[1, 2], [0, 1]], claimed=claimed)
     spread.hand_out()
@@ -77,7 +77,7 @@ def test_a_member_hands_on_most_of_the_topic_of_which_it_has_most() -> None:
     assert spread.given == [{0: 2, 1: 2}, {1: 3}]
 
 
-# ------------------------------------------------------------------------------------------ what is counted
+# ------------------------------------------------------------------------------- the steps that are counted
 
 
 def test_who_has_least_is_looked_up_once_a_partition_and_once_more_for_each_load_that_grew() -> None:

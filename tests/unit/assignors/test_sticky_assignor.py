@@ -26,7 +26,7 @@ V1 = V0 + b"\0\0\0\3"
 
 
 def eager(*members: GroupMember) -> list[GroupMember]:
-    """The same members as eager ones: what they had is in the user data, and they claim nothing."""
+    """The same members as eager ones: their partitions are in the user data, and their claims are empty."""
     return [
         replace(
             m,
@@ -105,7 +105,7 @@ def test_the_user_data_of_the_higher_generation_counts():
 
 
 def test_a_partition_changes_hands_in_one_round():
-    """Eager members read nothing meanwhile; a cooperative assignor gives t-1 to nobody in this round."""
+    """Eager members do not read meanwhile. A cooperative assignor gives t-1 to no member in this round."""
     members = eager(member("m1", "t", owned="t-0 t-1"), member("m2", "t"))
     assert shares(*members, t=2) == {"m1": parts("t-0"), "m2": parts("t-1")}
 

@@ -1,4 +1,4 @@
-"""What the bench makes of its measurements; its figures are compared with ones that are easy to see."""
+"""The bench's figures from its measurements, compared with figures that are easy to see."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What `make bench-assign` measures and shows."""
+"""The measurements and tables of `make bench-assign`."""
 
 from typing import Any
 

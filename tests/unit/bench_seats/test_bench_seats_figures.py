@@ -1,4 +1,4 @@
-"""What `make bench-seats` makes of what it saw; its figures are compared with ones that are easy to see."""
+"""The figures of `make bench-seats` from its observations, compared with figures that are easy to see."""
 
 import json
 import os

@@ -85,7 +85,7 @@ def committed(*offsets: int, wall_at_s: float = 100.0) -> list[Commit]:
 
 
 def judged(evidence: Evidence) -> dict[str, list[Violation]]:
-    """By the checks of the product's own books, and by the promises of records."""
+    """Violations by the checks of the product's own books, and by the promises of records."""
     return verdict(evidence) | promises.verdict(History.of(facts_of(evidence)))
 
 
@@ -101,7 +101,7 @@ EXPELLED = Expulsion(seat="main-0", wall_from_s=2.5, wall_to_s=2.5)
 
 
 def lost_after_12(expulsions: list[Expulsion], third: Checkpoint, theirs: Iterable[int]) -> Evidence:
-    """Main reads 0..7 and 8..11, then no longer owns the partition; another consumer reads `theirs`."""
+    """Main reads 0..7 and 8..11, then no longer owns the partition. Another consumer reads `theirs`."""
     ours = main(owned(0, 8), owned(0, 12), third, read=range(12), expulsions=expulsions)
     return run(ours, peers=[PeerEvidence(name="peer", rows=rows(theirs))])
 
@@ -136,7 +136,7 @@ def test_a_lost_partition_that_came_back_to_its_seat_may_be_read_again_too() -> 
 def test_unacknowledged_records_may_be_read_again_until_the_next_period_goes_on(
     third: Checkpoint, theirs: Iterable[int], kept: bool
 ) -> None:
-    """1. Main is back with its own position, and waits for the group to acknowledge it; 2. it is expelled then."""
+    """1. Main is back with its own position, and waits for the group to acknowledge it. 2. It is expelled then."""
     expelled = replace(EXPELLED, wall_from_s=3.5, wall_to_s=3.5)
     read = range(third.owned[TP].position)
     ours = main(owned(0, 8), owned(0, 12), third, gone(lost=len(read)), read=read, expulsions=[expelled])
@@ -165,7 +165,7 @@ def test_only_records_uncommitted_before_the_loss_may_be_read_again(
 
 @pytest.mark.parametrize("acknowledged", [16, 18])
 def test_an_outage_long_before_the_loss_excuses_nothing(acknowledged: int) -> None:
-    """Nine batches of two records, a second apart; the seat was cut off for a moment, and lost nothing by that."""
+    """Nine batches of two records, a second apart. The seat was cut off for a moment, and lost no partition by that."""
     cut_off = replace(EXPELLED, wall_from_s=1.5, wall_to_s=1.9)
     expelled = replace(EXPELLED, wall_from_s=9.5, wall_to_s=9.5)
     ends = [owned(0, position) for position in range(2, 20, 2)]

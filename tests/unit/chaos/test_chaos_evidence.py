@@ -1,4 +1,4 @@
-"""How the evidence of `make chaos` is read from what Spark and the brokers wrote."""
+"""How the evidence of `make chaos` is read from the files of Spark and of the brokers."""
 
 import json
 import time

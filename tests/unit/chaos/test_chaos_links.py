@@ -1,4 +1,4 @@
-"""The proxies of `make chaos`, before a server that answers each Kafka frame with what a test says."""
+"""The proxies of `make chaos`, before a server that answers each Kafka frame with a test's bytes."""
 
 import os
 import socket
@@ -17,7 +17,7 @@ METADATA, FETCH = 3, 1
 
 
 class Server:
-    """Answers each request with its correlation id and `body`; a context manager."""
+    """Answers each request with its correlation id and `body`. A context manager."""
 
     def __init__(self) -> None:
         self.body = b"first"
@@ -87,7 +87,7 @@ class Client:
         return found
 
     def hears_nothing(self) -> bool:
-        """Nothing has come by now."""
+        """No byte has come by now."""
         self.socket.setblocking(False)
         try:
             return self.socket.recv(1, socket.MSG_PEEK) is None

@@ -1,4 +1,4 @@
-"""What a full run reads from its targets' output, and the page it makes of it."""
+"""The counts that a full run reads from its targets' output, and the page that it makes of them."""
 
 from full_run.results import Result, counted, page
 

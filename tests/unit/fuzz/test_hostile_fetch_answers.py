@@ -75,7 +75,7 @@ def test_a_draft_is_an_answer_as_kio_reads_it(version: int) -> None:
     assert bytes(draft.frame()) == (9 - 4 + len(body)).to_bytes(4) + b"\0\0\0\5\0" + body
 
 
-# What is broken on purpose must be found: else a run that finds nothing means nothing.
+# Code that is broken on purpose must be found: else a run without findings is no proof.
 
 Break = tuple[Any, str, str, str]
 

@@ -55,7 +55,7 @@ def test_the_same_seed_makes_the_same_run() -> None:
     assert run(500, 3).outcomes == run(500, 3).outcomes
 
 
-# What is broken on purpose must be found: else a run that finds nothing means nothing.
+# Code that is broken on purpose must be found: else a run without findings is no proof.
 
 
 def test_an_error_outside_the_tree_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -242,7 +242,7 @@ LASTING = Lasting(
 
 
 def lasting(read_to: int, *, fault: Lasting = LASTING, **more: Any) -> History:
-    """From record `read_to` on nothing is read, and the run is over: there is no lag to speak of."""
+    """From record `read_to` on no record is read, and the run is over: there is no lag to speak of."""
     rows = [row for row in SOUND.sunk if row.offset < read_to]
     done = [record for record in SOUND.stored if record.offset < read_to]
     return replace(SOUND, sunk=rows, stored=done, committed=[commit(read_to)], logend=[], lasting=[fault], **more)

@@ -42,7 +42,7 @@ def say(text):
     with open(events, "a") as file:
         file.write(text + "\\n")
 """
-"""What a lane's program says its events with."""
+"""The function by which a lane's program writes its events."""
 
 
 def events(*of_them: dict[str, object]) -> str:
@@ -118,7 +118,8 @@ def test_a_run_that_keeps_going_finishes_all_lanes(make_run: MakeRun) -> None:
 
 
 def test_lanes_have_signals_as_an_interactive_shell_gives_them(make_run: MakeRun, tmp_path: Path) -> None:
-    """A run in the background ignores SIGINT: its lanes could not be ended politely, nor could what tests start."""
+    """A run in the background ignores SIGINT: its lanes could not be ended politely, nor could their tests'
+    processes."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         run = make_run(shows="import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)")

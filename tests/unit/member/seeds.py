@@ -1,6 +1,6 @@
 """Which worlds are simulated under a protocol: 1,000 in each run of the tests, more with `make simulate`.
 
-One seed makes one world; the kinds of worlds take turns.
+One seed makes one world. The kinds of worlds take turns.
 """
 
 import os

@@ -64,7 +64,7 @@ class Process:
         self.launched_at_ms = world.now_ms
         self.confirmed_at_ms = world.now_ms
         self.gained: list[tuple[int, frozenset[TopicPartition]]] = []
-        """When it was assigned what was new."""
+        """When it was assigned new partitions, and which."""
         self.lost: list[str] = []
         self._inbox: deque[Event] = deque()
         self._wakes_at_ms: int | None = None
@@ -73,7 +73,7 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """Alive and not ended: it may be reading what it owns."""
+        """Alive and not ended: it may be reading its partitions."""
         return self.alive and not self.machine.ended
 
     def post(self, event: Event) -> None:
@@ -82,14 +82,14 @@ class Process:
         self.drain()
 
     def drain(self) -> None:
-        """Take what waits: timers first, as `runtime.session` does."""
+        """Take the events that wait, timers first, as `runtime.session` does."""
         while self._inbox and self.alive and not self.paused:
             event = self._inbox.popleft()
             self._take(contract.Tick())
             self._take(event)
 
     def wake(self) -> None:
-        """A timer may be due."""
+        """Take a timer that is due, or set the next."""
         self._wakes_at_ms = None
         due_at_ms = self.machine.next_wakeup_at_ms()
         if due_at_ms is None or not self.alive or self.paused:
@@ -102,7 +102,7 @@ class Process:
     def _take(self, event: Event) -> None:
         before = self.machine.identity, self.machine.owned
         effects = self.machine.handle(event, self.world.now_ms)
-        if effects or not isinstance(event, contract.Tick):  # else nothing was due, and nothing has changed
+        if effects or not isinstance(event, contract.Tick):  # else no timer was due, and the state is unchanged
             self.world.log(self.name, self.machine.state, event, "->", *effects)
             for effect in effects:
                 self._carry_out(effect)
@@ -110,7 +110,7 @@ class Process:
         self._wake_when_due()
 
     def _wake_when_due(self) -> None:
-        """Have the next timer fire; one that is set already for an earlier instant looks again by itself."""
+        """Have the next timer fire. One that is set already for an earlier instant looks again by itself."""
         due_at_ms = self.machine.next_wakeup_at_ms()
         if due_at_ms is not None and (self._wakes_at_ms is None or due_at_ms < self._wakes_at_ms):
             self._wakes_at_ms = due_at_ms
@@ -144,7 +144,7 @@ class Process:
             self.post(contract.SeatSeen(member_id=self.world.group.member_id_of(self.config.instance_id)))
 
     def _boundary(self) -> None:
-        """Between two pieces of work: stop reading what must go, commit it, then say so, some time later."""
+        """Between two pieces of work: stop reading partitions that must go, commit them, and say so some time later."""
         if not self.running:
             return
         self.world.after(self.world.boundary_ms(), self._boundary)
@@ -155,12 +155,12 @@ class Process:
 
 
 class ConsumerWorld:
-    """Time, messages, the coordinator, and everyone who ever ran.
+    """Time, messages, the coordinator, and every process that ever ran.
 
     Attributes:
-        broken: nothing that is asked is answered.
+        broken: no request is answered.
         moving: the coordinator answers that it is none, or that it loads.
-        known_topic_id: what metadata says of the topic, later than the coordinator knows.
+        known_topic_id: the topic's id by metadata, which learns of a new one later than the coordinator.
 
     """
 
@@ -191,12 +191,12 @@ class ConsumerWorld:
     # ------------------------------------------------------------------------------------------------ time
 
     def at(self, at_ms: int, action: Callable[[], None]) -> None:
-        """Do something at an instant."""
+        """Call `action` at an instant."""
         self._order += 1
         heapq.heappush(self._agenda, (max(at_ms, self.now_ms), self._order, action))
 
     def after(self, wait_ms: int, action: Callable[[], None]) -> None:
-        """Do something later."""
+        """Call `action` later."""
         self.at(self.now_ms + wait_ms, action)
 
     def run_for(self, duration_ms: int) -> None:
@@ -208,7 +208,7 @@ class ConsumerWorld:
         self.now_ms = end_ms
 
     def log(self, *words: object) -> None:
-        """Remember for the message of a failure, which alone makes text of it."""
+        """Keep words for the message of a failure, which alone turns them into text."""
         self._trace.append((self.now_ms, words))
 
     def story(self) -> str:
@@ -220,14 +220,14 @@ class ConsumerWorld:
         return self.rng.randint(*self._delay)
 
     def boundary_ms(self) -> int:
-        """How long the next piece of work takes; who takes longer than the rebalance timeout is never at rest."""
+        """How long the next piece of work takes. A member slower than the rebalance timeout is never at rest."""
         longest_ms = 20_000 if self.at_peace else self._boundary[1]
         return min(self.rng.randint(*self._boundary), longest_ms)
 
     # --------------------------------------------------------------------------------------------- messages
 
     def ask(self, process: Process, request: ConsumerHeartbeatRequest) -> None:
-        """Carry a request to the coordinator and its answer back; or neither, or not the answer."""
+        """Carry a request to the coordinator and its answer back, or neither, or not the answer."""
         answered = False
 
         def deliver(event: Event) -> None:
@@ -264,7 +264,7 @@ class ConsumerWorld:
     # ------------------------------------------------------------------------------------------- processes
 
     def owed_by(self, seat: str) -> Resumption | None:
-        """As whom the next process of a seat goes on: what its last one may have been reading is in the checkpoint."""
+        """The membership that a seat's next process resumes: its last one's partitions are in the checkpoint."""
         last = next((p for p in reversed(self.processes) if p.seat == seat), None)
         if last is None or last.alive or last.config.instance_id is None:
             return None
@@ -276,7 +276,7 @@ class ConsumerWorld:
         return with_topic_ids(found, topics) if found is not None else None
 
     def _described(self) -> DescribedGroup:
-        """ConsumerGroupDescribe: what a member is told to give up is in nobody's assignment."""
+        """ConsumerGroupDescribe: partitions that a member is told to give up are in no member's assignment."""
         self.group.expire(self.now_ms)
         members = tuple(
             DescribedMember(
@@ -297,7 +297,7 @@ class ConsumerWorld:
         return frozenset(TopicPartition(TOPIC, p.partition) for p in partitions if p.topic_id == self.topic_id)
 
     def launch(self, seat: str) -> None:
-        """Start a new process on a seat, whatever else runs there."""
+        """Start a new process on a seat, beside any that runs there."""
         self.processes.append(Process(self, seat, len(self.processes)))
 
     def relaunch(self, seat: str) -> None:
@@ -309,20 +309,20 @@ class ConsumerWorld:
             self.after(500, lambda: self.relaunch(seat))
 
     def on_failed(self, process: Process) -> None:
-        """Only a process that joined later fences one; a supervisor sees to it that somebody runs."""
+        """Only a process that joined later fences one. A supervisor sees to it that the seat has a process again."""
         assert isinstance(process.failure, FencedInstanceId), f"{process.name}: {process.failure}"
         assert self.last_joined[process.seat] is not process, f"{process.name} is fenced though nobody took its seat"
         self.fenced.append(process)
         self.after(1_000, lambda: self.relaunch(process.seat))
 
     def running(self) -> list[Process]:
-        """Who runs now."""
+        """The processes that run now."""
         return [p for p in self.processes if p.running]
 
     # ------------------------------------------------------------------------------------------------ checks
 
     def check(self, process: Process, *, changed: bool) -> None:
-        """What must hold after each event, which may have changed who the process is and what it owns."""
+        """Assert the invariants after an event. `changed` says whether the process's identity or partitions changed."""
         machine = process.machine
         if machine.in_generation:
             assert machine.identity.generation > 0
@@ -338,7 +338,7 @@ class ConsumerWorld:
             self._one_owner()
 
     def _one_owner(self) -> None:
-        """No partition has two owners among those whom the coordinator has in the group, in one epoch or another."""
+        """No partition has two owners among the members that the coordinator has in the group, in any epoch."""
         owner: dict[TopicIdPartition, str] = {}
         for process in self.running():
             member = self.group.members.get(process.machine.identity.member_id)
@@ -350,7 +350,7 @@ class ConsumerWorld:
                 assert other == process.name, f"{each.partition} is held by {other} and {process.name}"
 
     def lacking(self) -> str:
-        """What is still missing for a group at rest, empty if nothing is."""
+        """The conditions that a group lacks to be at rest, in words, or an empty string."""
         running = self.running()
         owned = [tp for p in running for tp in p.machine.owned]
         shares = [len(p.machine.owned) for p in running]
@@ -372,17 +372,17 @@ class ConsumerWorld:
     # ------------------------------------------------------------------------------------------------ faults
 
     def someone(self) -> Process | None:
-        """Anybody who runs."""
+        """Any process that runs."""
         running = self.running()
         return self.rng.choice(running) if running else None
 
     def break_network(self) -> None:
-        """Nobody is answered, for up to two sessions."""
+        """No request is answered, for up to two sessions."""
         self.broken = True
         self.after(self.rng.choice((100, 3_000, 20_000)), self.mend)
 
     def move_coordinator(self) -> None:
-        """The coordinator is away for a while; it knows what it knew."""
+        """The coordinator is away for a while, and keeps its state."""
         self.moving = True
         self.after(self.rng.choice((50, 1_000, 6_000)), self.mend)
 
@@ -392,7 +392,7 @@ class ConsumerWorld:
         self.after(self.rng.randint(1_000, 15_000), self.mend)
 
     def mend(self) -> None:
-        """All of that is over."""
+        """End the faults of the network and of the coordinator."""
         self.broken = self.moving = False
         self.loss = 0.0
         for member in self.group.members.values():
@@ -435,7 +435,7 @@ class ConsumerWorld:
             self.launch(process.seat)
 
     def leave(self) -> None:
-        """A member leaves for good; later somebody else comes to its seat."""
+        """A member leaves for good. Later another process comes to its seat."""
         if (process := self.someone()) and not process.paused:
             process.post(contract.Leave(reason="the test says so"))
             self.after(self.rng.choice((5_000, 20_000)), lambda: self.relaunch(process.seat))
@@ -454,7 +454,7 @@ class ConsumerWorld:
             self.group.change_metadata(self._partitions())
 
     def create_anew(self) -> None:
-        """The topic is deleted and created; brokers say so a little later."""
+        """The topic is deleted and created. Brokers say so a little later."""
         self.topic_id = UUID(int=self.topic_id.int + 1)
         self.group.change_metadata(self._partitions())
         self.after(self.rng.choice((0, 500, 4_000)), self._tell_topic_id)
@@ -474,7 +474,7 @@ class ConsumerWorld:
 
 
 def _short(value: object) -> str:
-    """One line of the trace: partitions by their numbers, requests by whom they are of."""
+    """One line of the trace: partitions by their numbers, requests by their senders."""
     match value:
         case frozenset():
             return str(sorted(each.partition for each in value if hasattr(each, "partition")))

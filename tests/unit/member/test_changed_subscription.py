@@ -1,7 +1,7 @@
-"""A static seat that comes back within its session with another subscription is assigned what it had (KIP-345).
+"""A static seat that comes back within its session with another subscription is assigned its earlier share (KIP-345).
 
-Kafka's own member rejoins at once (ConsumerCoordinator.checkAssignmentMatchedSubscription); here a batch that an
-earlier process planned may still read what is no longer subscribed, so that goes at the next boundary.
+Kafka's own member rejoins at once (ConsumerCoordinator.checkAssignmentMatchedSubscription). Here a batch that an
+earlier process planned may still read topics that are no longer subscribed, so they go at the next boundary.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def test_a_lost_membership_claims_no_unsubscribed_partition_any_more():
 
 
 def generations_in(driver: Driver, duration_ms: int, *, first: int) -> list[int]:
-    """Instants of our joins while each generation assigns us OLD, whatever we subscribe; boundaries are everywhere."""
+    """Instants of our joins while each generation assigns us OLD, though unsubscribed. Boundaries are everywhere."""
     began_ms, joined_at_ms = driver.now_ms, []
     while driver.now_ms < began_ms + duration_ms:
         driver.after(100)
@@ -126,7 +126,7 @@ def test_a_leader_that_takes_an_unsubscribed_assignment_back_is_objected_to_at_o
 
 
 def test_an_eager_member_that_objects_between_two_batches_keeps_its_heartbeats():
-    """Both timers are due at once; it joins only at the boundary, which may be half an hour away."""
+    """Both timers are due at once. It joins only at the boundary, which may be half an hour away."""
     driver, _ = back(EAGER)
     driver.take(contract.GaveUp(partitions=driver.machine.to_give_up))
     driver.answer_join(generation=5)
@@ -139,7 +139,7 @@ def test_an_eager_member_that_objects_between_two_batches_keeps_its_heartbeats()
 
 
 def test_a_membership_that_was_lost_takes_its_objections_along():
-    """Who is assigned an unsubscribed topic in the next membership objects to it at the next boundary, as at first."""
+    """An unsubscribed topic in the next membership's assignment is objected to at the next boundary, as at first."""
     driver, _ = back()
     driver.take(contract.GaveUp(partitions=OLD))
     driver.answer_join(generation=5)
@@ -150,7 +150,7 @@ def test_a_membership_that_was_lost_takes_its_objections_along():
 
 
 def waiting_to_object() -> Driver:
-    """Objected in vain; objects once more when the wait for it is over."""
+    """Objected in vain. It objects once more when the wait for it is over."""
     driver, _ = back()
     driver.take(contract.GaveUp(partitions=OLD))
     driver.answer_join(generation=5)

@@ -1,7 +1,7 @@
 """KIP-429's two bounces from eager to cooperative assignors and back, member by member, while a group works and fails.
 
 "Compatibility, Deprecation, and Migration Plan": in the first bounce each member is restarted with both assignors, in
-the second one with the new one alone. A member with both is eager; `MemberWorld`'s invariants hold at each step, so no
+the second one with the new one alone. A member with both is eager. `MemberWorld`'s invariants hold at each step, so no
 partition ever has two owners.
 """
 

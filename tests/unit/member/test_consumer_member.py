@@ -1,4 +1,4 @@
-"""One member under the consumer protocol, driven by hand: its table, and what KIP-848 has no sentence for."""
+"""One member under the consumer protocol, driven by hand: its table, and cases that KIP-848 does not name."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_partition_that_is_given_up_after_it_was_assigned_again_is_new_once_mo
 
 
 def test_a_join_that_was_answered_a_session_ago_is_sent_again() -> None:
-    """1. a process joins; 2. it is stopped; 3. it reads the answer when its seat may be another's."""
+    """1. A process joins. 2. It is stopped. 3. It reads the answer when its seat may be another's."""
     driver = Driver().into(State.JOINING)
     driver.now_ms += SESSION_MS
     assert driver.answer(assignment=by_id(0)) == []

@@ -1,4 +1,4 @@
-"""What the model of a coordinator does if somebody comes or goes while a seat changes its member id (decision 72)."""
+"""The model of a coordinator, when members come or go while a seat changes its member id (decision 72)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Who = MemberIdentity
 
 
 class Group:
-    """A model and what it has answered."""
+    """A model of a coordinator, and its answers."""
 
     def __init__(self) -> None:
         self.model = ModelCoordinator(initial_delay_ms=0)
@@ -22,7 +22,7 @@ class Group:
         self.answers: list[Response] = []
 
     def ask(self, request: contract.Request) -> Response:
-        """The answer; the one that was given last if this one is parked."""
+        """The answer, or the one that was given last if this one is parked."""
         config = MemberConfig(
             group="g",
             instance_id=request.identity.instance_id,
@@ -56,7 +56,7 @@ def who(answer: contract.JoinResponse, instance_id: str | None = None) -> Who:
 
 
 def two_at_rest() -> tuple[Group, Who, Who]:
-    """A seat that has partitions 0 and 1, and a dynamic member that has 2 and 3; the seat leads."""
+    """A seat that has partitions 0 and 1, and a dynamic member that has 2 and 3. The seat leads."""
     group = Group()
     group.join(Who(instance_id="seat"))
     pending = group.join(Who(instance_id=None))
@@ -91,7 +91,7 @@ def test_a_seat_changes_its_member_id_and_nobody_notices_if_nobody_comes_or_goes
 
 
 def test_a_newcomer_between_the_two_requests_puts_a_bystander_into_a_generation_that_is_over() -> None:
-    """The loss that was seen at a real broker: "Heartbeat: ILLEGAL_GENERATION" of a member that nobody has touched."""
+    """The loss that was seen at a real broker: "Heartbeat: ILLEGAL_GENERATION" of a member that no one had touched."""
     group, seat, other = two_at_rest()
     own = renamed(group, seat)
     pending = group.join(Who(instance_id=None))

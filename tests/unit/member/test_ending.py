@@ -1,4 +1,4 @@
-"""How a member of the classic protocol ends: it leaves, or fails for good. What KIP-345 says of that: `tests/spec/`."""
+"""How a member of the classic protocol ends: it leaves, or fails for good. KIP-345's rules for that: `tests/spec/`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_fenced_member_has_no_timer_and_owns_nothing():
 
 
 def test_a_member_that_ended_with_an_error_goes_by_no_member_id():
-    """What a commit says of the membership that ended concerns nobody any more (`MembershipRefused`)."""
+    """A commit's refusal under the membership that ended concerns no member any more (`MembershipRefused`)."""
     driver = Driver().into(State.STABLE)
     driver.after(3_000)
     driver.answer_beat(ErrorCode.INVALID_GROUP_ID)
@@ -46,7 +46,7 @@ def test_a_dynamic_member_that_nobody_knows_has_nothing_to_leave():
 
 
 def test_a_seat_that_was_asked_for_at_the_instant_zero_is_given_back():
-    """Where a clock begins is its own affair."""
+    """A monotonic clock may begin at any value."""
     driver = Driver()
     driver.now_ms = 0
     driver.into(State.JOINING)
@@ -65,7 +65,7 @@ def test_a_member_without_a_connection_leaves_over_another_one():
 
 @pytest.mark.parametrize("state", [State.JOINING, State.SYNCING, State.STABLE, State.REVOKING])
 def test_a_dynamic_member_that_fails_leaves_for_nobody_comes_back_for_its_share(state: State) -> None:
-    """Java's consumer leaves in close(); else the others would wait for it until its session is over."""
+    """Java's consumer leaves in close(). Else the other members would wait for it until its session is over."""
     driver = Driver(instance_id=None)
     if state is State.JOINING:
         driver.into(State.STABLE)
@@ -151,7 +151,7 @@ def test_a_leader_whose_assignor_fails_leaves_all_what_they_claim_and_then_ends(
 
 
 def test_a_leader_whose_assignor_failed_joins_again_where_its_sync_came_too_late() -> None:
-    """Another one may lead the next generation; if it does, its assignor may not fail."""
+    """Another one may lead the next generation. If it does, its assignor may not fail."""
     driver, _, _ = failing_leader()
     effects = driver.answer_sync(error=ErrorCode.REBALANCE_IN_PROGRESS)
     assert none_of(effects, contract.Failed)

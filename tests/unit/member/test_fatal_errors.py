@@ -1,4 +1,4 @@
-"""Every error that ends a member, under either protocol: whose it is, which group's, why, and what to do about it."""
+"""Every error that ends a member, under either protocol: it names the member, the group, the cause and the way out."""
 
 from __future__ import annotations
 
@@ -85,14 +85,17 @@ GOES_ON: set[int] = {
 
 
 def goes_on(where: str) -> set[int]:
-    """As GOES_ON; who releases a seat and is fenced looks again who has it by now; who had rights waits for them."""
+    """The codes that do not end a member: `GOES_ON`, and more in some places.
+
+    A member fenced while it releases a seat looks up the seat's holder again. One that had rights waits for them.
+    """
     if where in ("SyncGroup", "Heartbeat", "OffsetCommit", "stable"):
         return GOES_ON | RIGHTS_MISSING
     return GOES_ON | {ErrorCode.FENCED_INSTANCE_ID} if where == "releasing" else GOES_ON
 
 
 WAYS_OUT = {"set", "grant", "use", "raise", "give", "stop", "report", "look"}
-"""An error tells its reader to do something: one of its words is one of these."""
+"""An error tells its reader to act: one of its words is one of these."""
 
 
 @pytest.mark.parametrize(("refused", "where"), WHERE, ids=IDS)
@@ -114,7 +117,7 @@ def test_a_dynamic_member_that_ends_is_called_so_for_it_has_no_instance_id(refus
 
 @pytest.mark.parametrize("comes_back", [True, False])
 def test_a_member_that_had_the_rights_waits_a_minute_for_them_under_the_classic_protocol(comes_back: bool) -> None:
-    """A broker that starts may not have all ACLs yet (KAFKA-10233, redpanda #26281); a login has the same patience."""
+    """A broker that starts may not have all ACLs yet (KAFKA-10233, redpanda #26281). A login has the same patience."""
     driver = classic_driver.Driver(session_ms=10 * AUTHORIZATION_GRACE_MS).into(classic.State.STABLE)
     driver.after(HEARTBEAT_MS)
     began_ms = driver.now_ms
@@ -158,7 +161,7 @@ def test_a_member_that_had_the_rights_waits_a_minute_for_them_under_the_consumer
     assert AUTHORIZATION_GRACE_MS <= driver.now_ms - began_ms < AUTHORIZATION_GRACE_MS + 5_000
 
 
-# ----------------------------------------------------------------------------------------------- what each one says
+# ------------------------------------------------------------------------------------------ the words of each error
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""Races between what an application gives up and what the group assigns; what KIP-429 says is in `tests/spec/`."""
+"""Races between an application that gives partitions up and a group that assigns them.
+
+For KIP-429 see `tests/spec/`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from spark_kgroup.model import ErrorCode
 
 
 def test_a_partition_given_up_while_a_join_that_claims_it_is_parked_leads_to_another_join():
-    """1. the join claims P; 2. a boundary gives P up; 3. the leader kept P from its new owner because of our claim."""
+    """1. The join claims P. 2. A boundary gives P up. 3. The leader kept P from its new owner because of our claim."""
     driver = Driver().into(State.REVOKING)
     driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
     assert driver.give_up(1) == []
@@ -34,7 +37,7 @@ def test_a_partition_given_up_while_the_join_is_parked_and_assigned_again_is_add
 
 
 def test_a_partition_given_up_after_it_was_assigned_again_is_asked_for_by_another_join():
-    """1. a boundary decides to give P up; 2. P is assigned to us again; 3. now it says so: nobody reads P."""
+    """1. A boundary decides to give P up. 2. P is assigned to us again. 3. The boundary says so: no member reads P."""
     driver = Driver().into(State.REVOKING)
     driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
     driver.answer_join(generation=3)
@@ -66,7 +69,7 @@ def test_a_commit_refused_under_an_earlier_identity_changes_nothing():
 
 
 def test_an_eager_member_that_has_given_everything_up_tells_its_assignor_what_it_was_assigned_last():
-    """StickyAssignor.onAssignment: eager members own nothing when they join, and would all the same like it again."""
+    """StickyAssignor.onAssignment: eager members own no partition when they join, yet would like their last ones."""
     driver = Driver(assignors=(EAGER,)).into(State.STABLE)
     driver.take(contract.RejoinWanted(reason="test"))
     ((_, subscription),) = request_in(driver.give_up(0, 1)).protocols

@@ -1,6 +1,6 @@
-"""Nothing is owned for longer than a session after the group last confirmed it, and a parked request is looked after.
+"""No partition is owned for longer than a session after the group last confirmed it. A parked request is looked after.
 
-Kafka's own member trusts a parked JoinGroup for the rebalance timeout (AbstractCoordinator); here that may be 30 min.
+Kafka's own member trusts a parked JoinGroup for the rebalance timeout (AbstractCoordinator). Here that may be 30 min.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def parked(where: str) -> Driver:
 
 
 def held_for_ms(driver: Driver) -> int:
-    """Let timers fire, without any answer, until no partition is held; how long that took."""
+    """Let timers fire, without any answer, until no partition is held. Returns how long that took."""
     began_at_ms = driver.now_ms
     while driver.machine.owned:
         due_at_ms = driver.machine.next_wakeup_at_ms()
@@ -90,7 +90,7 @@ def test_a_confirmed_membership_counts_from_when_the_question_was_sent():
 
 @pytest.mark.parametrize("where", ["join", "sync"])
 def test_an_answer_that_was_parked_beyond_the_deadline_extends_no_session(where: str):
-    """1. a request is parked, and looks are answered; 2. the process stops; 3. the answer is in the socket's buffer."""
+    """1. A request is parked, and looks are answered. 2. The process stops. 3. The answer is in the socket's buffer."""
     driver = parked(where)
     driver.after(LOOK_MS)
     driver.answer_look()
@@ -117,7 +117,7 @@ def test_a_newcomers_join_may_be_parked_for_longer_than_a_session():
 @pytest.mark.parametrize("where", PARKED)
 @pytest.mark.parametrize("error", GOOD)
 def test_a_parked_request_costs_nothing_while_looks_are_answered(where: str, error: int):
-    """A parked member does not expire (ClassicGroupMember.hasSatisfiedHeartbeat), and a heartbeat past it says so."""
+    """A parked member does not expire (ClassicGroupMember.hasSatisfiedHeartbeat), and looks confirm that."""
     driver = parked(where)
     for _ in range(600):
         assert [type(effect) for effect in driver.after(LOOK_MS)] == [contract.Look]
@@ -144,7 +144,7 @@ def test_looks_come_three_in_a_session_and_at_least_one_in_a_request_timeout(
 
 
 def test_a_join_sent_shortly_before_the_deadline_has_its_look_before_it():
-    """1. the coordinator stands still; 2. another one takes over, and our join is parked there; 3. it knows us."""
+    """1. The coordinator stands still. 2. Another one takes over, and our join is parked there. 3. It knows us."""
     driver = parked("join")
     driver.after(SESSION_MS - 2_000)
     driver.lose_connection()
@@ -235,7 +235,7 @@ def test_a_retry_that_is_due_with_a_look_drops_neither():
     assert {type(effect) for effect in effects} == {contract.Send, contract.Look}
 
 
-# --------------------------------------------------------------------------------- what a refused commit says
+# ---------------------------------------------------------------------------- the effects of a refused commit
 
 
 def refused_commit(driver: Driver, error: int) -> list[contract.Effect]:
@@ -274,13 +274,13 @@ def test_a_commit_of_the_last_generation_asks_nobody_while_there_is_no_connectio
     assert driver.machine.owned == parts(0, 1)
 
 
-# ------------------------------------------------------------------------- joins that change nothing (KIP-848)
+# ------------------------------------------------------------------------- joins without a change (KIP-848)
 
 
 def joins_in_a_batch(driver: Driver, batch_ms: int) -> int:
-    """Each heartbeat is answered REBALANCE_IN_PROGRESS, and each join at once, with what we have already.
+    """Each heartbeat is answered REBALANCE_IN_PROGRESS, and each join at once, with the share that we have already.
 
-    So does a group of type consumer while a classic member has something to give up
+    So does a group of type consumer while a classic member has partitions to give up
     (GroupMetadataManager.classicGroupHeartbeatToConsumerGroup).
     """
     end_at_ms, sent_before = driver.now_ms + batch_ms, len(driver.sent)
@@ -335,7 +335,7 @@ def test_the_first_heartbeat_of_a_generation_goes_out_at_once_and_the_next_after
 
 
 def test_a_generation_that_jumps_in_a_group_without_a_leader_is_not_a_missed_one():
-    """A consumer group's epochs pass by members whose assignment they leave alone; its JoinGroup names no leader."""
+    """A consumer group's epochs pass by members whose assignment they leave alone. Its JoinGroup names no leader."""
     driver = Driver().into(State.STABLE)
     driver.rebalance_to(0, 1, 2, generation=2)
     driver.take(contract.RejoinWanted(reason="test"))

@@ -121,7 +121,7 @@ def test_the_session_runs_on_without_a_connection(state: State):
 
 
 def test_a_session_that_ran_out_during_a_pause_ends_before_any_event_is_taken():
-    """The runtime ticks first: nothing acts on a membership that ran out while we were stopped."""
+    """The runtime ticks first: no event is taken under a membership that ran out while we were stopped."""
     driver = Driver().into(State.STABLE)
     driver.after(HEARTBEAT_MS)
     assert only(driver.after(10 * SESSION_MS), contract.Lost)
@@ -170,7 +170,7 @@ def test_retries_in_a_row_wait_longer_until_a_generation_is_complete(jitter: flo
 
 
 def refused_for_ms(driver: Driver) -> int:
-    """Refuse the join that was sent; after how long it is sent again."""
+    """Refuse the join that was sent. Returns after how long it is sent again."""
     driver.answer_join(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     due_at_ms = driver.machine.next_wakeup_at_ms()
     assert due_at_ms is not None

@@ -104,7 +104,7 @@ ERRORS = (*ErrorCode, 9_999)
 
 
 class Walk:
-    """Feeds one machine with whatever the outside may do, in any order that the runtime's contract allows."""
+    """Feeds one machine with all events from outside, in any order that the runtime's contract allows."""
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)

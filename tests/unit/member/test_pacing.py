@@ -1,4 +1,4 @@
-"""How long a member waits: what its waits begin with, and what makes them longer."""
+"""How long a member waits: the first wait, and the failures that make waits longer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ INTERVAL_MS = 1_000
 
 
 def wait_after_a_vain_join_ms(pacing: Pacing) -> int:
-    """How long REBALANCE_IN_PROGRESS is no reason to join, after one more join that changed nothing."""
+    """How long REBALANCE_IN_PROGRESS is no reason to join, after one more join without a change."""
     pacing.on_synced(vain=True, now_ms=0)
     return next(at_ms for at_ms in range(0, 100_000, 100) if pacing.rejoins_at_once(at_ms))
 

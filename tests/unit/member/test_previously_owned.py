@@ -1,8 +1,8 @@
-"""A process that comes back in the midst of a rebalance claims what its seat's last process was reading.
+"""A process that comes back in the midst of a rebalance claims the partitions that its seat's last process was reading.
 
-Without the claim: 1. a driver dies in a batch that reads P; 2. a member joins, so the group rebalances; 3. the driver
-is back within its session, to finish the batch; 4. its join claims nothing, so P is given to the new member at once,
-from the last committed offset: both read the batch.
+Without the claim: 1. A driver dies in a batch that reads P. 2. A member joins, so the group rebalances. 3. The driver
+is back within its session, to finish the batch. 4. Its join has an empty claim, so P is given to the new member at
+once, from the last committed offset: both read the batch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def heir(*indexes: int, of: Assignor = COOPERATIVE) -> Driver:
 
 
 def test_the_first_join_claims_what_was_previously_owned_in_the_generation_it_is_known_from() -> None:
-    """KIP-792: who was given one of them since claims it in a later generation, and wins."""
+    """KIP-792: a member that was given one of them since claims it in a later generation, and wins."""
     subscription = claim(heir(0, 1).last_sent())
     assert (subscription.owned, subscription.generation) == (parts(0, 1), 4)
 
@@ -77,7 +77,7 @@ def test_a_partition_left_over_is_claimed_in_the_generation_it_is_known_from_if_
 def test_of_two_claims_to_a_partition_the_later_one_counts_and_of_equal_ones_neither(
     other: int, claimed_in: int, owner: str | None
 ) -> None:
-    """An assignor gives what two claim in one generation to neither (KIP-429: a round later somebody has it)."""
+    """A partition that two claim in one generation is given to neither (KIP-429: a round later it has an owner)."""
     driver = heir(0, 1)
     driver.answer_join(generation=7)
     driver.answer_sync(1)

@@ -1,4 +1,4 @@
-"""What a member says of what it does: to the broker's log (KIP-800), to ours, and to a user whose query ends."""
+"""The reasons that a member gives: in the broker's log (KIP-800), in ours, and to a user whose query ends."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_cooperative_member_joins_because_it_gave_up_and_an_eager_one_for_the_
 
 
 def test_a_partition_given_up_and_assigned_again_makes_the_member_rejoin_with_that_reason():
-    """1. a boundary gives 1 up; 2. before that is heard, the next generation assigns it again."""
+    """1. A boundary gives 1 up. 2. Before that is heard, the next generation assigns it again."""
     driver = Driver().into(State.STABLE)
     driver.rebalance_to(0, generation=2)
     driver.answer_beat()
@@ -179,7 +179,7 @@ def test_a_join_that_was_sent_over_a_new_connection_is_not_sent_again_when_the_b
 
 
 def test_a_member_that_joins_again_sends_no_heartbeat_behind_its_join():
-    """The coordinator reads nothing behind a parked request."""
+    """The coordinator reads no request behind a parked one."""
     driver = Driver().into(State.STABLE)
     driver.after(HEARTBEAT_MS - 1)
     driver.take(contract.RejoinWanted(reason="test"))

@@ -22,7 +22,7 @@ def pass_on(driver: classic_driver.Driver) -> None:
 
 
 def answer(driver: classic_driver.Driver, where: str, error: int) -> None:
-    """The coordinator's answer to what was sent last: `error` to the request named so, and good ones to all others."""
+    """The coordinator's answer to the last request: `error` to the request named so, and success to all other ones."""
     last = driver.last_sent()
     name = type(last).__name__.removesuffix("Request")
     code = error if name == where else ErrorCode.NONE

@@ -1,4 +1,4 @@
-"""A coordinator that dies in a rebalance may forget that a static seat came back: it fences who has the seat.
+"""A coordinator that dies in a rebalance may forget that a static seat came back: it fences the present holder.
 
 Kafka writes a replaced member's new id down when the generation is complete, or at once in a group at rest
 (GroupMetadataManager.updateStaticMemberThenRebalanceOrComplete). Kafka's own member ends with an error then.
@@ -21,7 +21,7 @@ BEFORE = "seat-0-of-the-process-before"
 
 
 def back() -> Driver:
-    """Has taken its seat over from `BEFORE`; the generation is not complete."""
+    """Has taken its seat over from `BEFORE`, in a generation that is not complete."""
     driver = Driver()
     driver.machine = ClassicMember(replace(driver.machine.config, replaces=BEFORE), jitter=lambda: 0.5)
     driver.take(contract.Join())
@@ -54,7 +54,7 @@ def test_a_fenced_member_whose_seat_a_third_process_has_ends():
 
 
 def test_a_second_answer_about_the_seat_changes_nothing():
-    """1. the seat is ours; 2. the join that is due will tell the rest; 3. an answer comes that was asked for before."""
+    """1. The seat is ours. 2. The join that is due will tell the rest. 3. An answer comes that was asked for before."""
     driver = back()
     fenced(driver)
     driver.take(contract.SeatSeen(member_id=ME))

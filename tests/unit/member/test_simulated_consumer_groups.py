@@ -1,4 +1,4 @@
-"""Whole groups under the consumer protocol in a simulated world; `make simulate SEEDS=100000` runs more of them."""
+"""Whole groups under the consumer protocol in a simulated world. `make simulate SEEDS=100000` runs more of them."""
 
 from __future__ import annotations
 
@@ -100,14 +100,17 @@ def test_a_group_under_faults_has_one_owner_a_partition_and_comes_to_rest(name: 
 
 
 def test_no_seat_resumes_as_a_process_that_was_stopped_and_took_the_seat_back():
-    """Seed 5183: 1. process 0 is stopped, and others take its seat in turn; 2. the last of them owes 3-6, dies, and its
-    session ends; 3. process 0 wakes and joins anew; 4. the next process of the seat must not go on as process 0."""
+    """Seed 5183.
+
+    1. Process 0 is stopped, and later ones take its seat in turn. 2. The last of them owes 3-6, dies, and its session
+    ends. 3. Process 0 wakes and joins anew. 4. The next process of the seat must not go on as process 0.
+    """
     scenario = SCENARIOS["long work"]
     checked(scenario.world(5183), 5183, lambda world: run(world, scenario.kinds))
 
 
 def test_a_static_member_that_is_killed_and_restarted_has_its_partitions_within_two_seconds():
-    """And nobody else gains, loses or gives up anything."""
+    """No other member gains, loses or gives up a partition by that."""
 
     def restart_one_by_one(world: ConsumerWorld) -> None:
         to_rest(world)

@@ -19,7 +19,7 @@ from .seeds import seeds_of
 
 REST_WITHIN_MS = 400_000
 FEW = 100
-"""Seeds of a world that costs more than others."""
+"""Seeds of a world that costs more than the other worlds."""
 
 NETWORK = (faults.break_connection, faults.black_hole, faults.flap, faults.outage)
 RENAMES = (faults.die_renaming,)
@@ -33,7 +33,7 @@ class Scenario:
     """A kind of world.
 
     Attributes:
-        unrest_ms: how long faults come; those under way may last for three sessions more.
+        unrest_ms: how long faults come. Those under way may last for three sessions more.
     """
 
     unrest_ms: int = 60_000
@@ -106,7 +106,7 @@ ALONE = Scenario(
     boundary_ms=(2_000, 8_000),
     kinds=(faults.restart, faults.leave, faults.rejoin, faults.fail_over),
 )
-"""A seat gets its own id before its first boundary if nobody else is in the group; somebody may come just then."""
+"""A seat gets its own id before its first boundary if it is alone in the group. Another member may join just then."""
 WITHOUT_FAULTS, CONNECTIONS_BREAK, QUICK_RESTARTS = "without faults", "connections break", "quick restarts"
 DEATHS = "deaths in a renaming"
 KINDS = (*SCENARIOS, WITHOUT_FAULTS, CONNECTIONS_BREAK, QUICK_RESTARTS, DEATHS)
@@ -187,8 +187,8 @@ def test_processes_that_die_between_the_two_requests_of_renaming_lose_nothing_an
 
 
 def test_a_seat_that_is_renamed_while_it_is_alone_and_has_adopted_nothing_reads_what_nobody_else_reads():
-    """Not so a seat that is renamed in company: of the worlds above ("own ids, mixed") one in twenty has two owners of
-    a partition, and one in four a loss of somebody who has done nothing (decision 104)."""
+    """A seat that is renamed in company may fare worse: of the worlds above ("own ids, mixed") one in twenty has two
+    owners of a partition, and one in four a loss at a member that took no part (decision 104)."""
     renamings = 0
     for seed in range(FEW):
         world = checked(ALONE, seed)

@@ -1,4 +1,4 @@
-"""What `make mutants` says of a run: figures, intervals, and entries for equivalent mutants that have become wrong."""
+"""The verdict of `make mutants` on a run: figures, intervals, and wrong entries for equivalent mutants."""
 
 from textwrap import dedent
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 async def test_a_start_names_the_address_that_answers_and_the_one_that_does_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Docker, NAT, DNS: it took five minutes, and the error named neither the cause nor what did answer."""
+    """Docker, NAT, DNS: it took five minutes, and the error named neither the cause nor the address that did answer."""
     monkeypatch.setattr(group_module, "STARTUP_TIMEOUT_MS", 1_500)
     world = BrokerWorld()
     await world.start()

@@ -1,4 +1,4 @@
-"""A leader assigns beside the event loop: what else runs on the loop goes on, and an outdated result is dropped."""
+"""A leader assigns beside the event loop: other work on the loop goes on, and an outdated result is dropped."""
 
 import threading
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""When a process looks at what its group has, and what it does about what does not fit."""
+"""When a process looks at its group's assignment, and how it mends a misfit."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -25,8 +25,9 @@ Scenario = Callable[["Coordinator", Group], Awaitable[None]]
 
 
 class Coordinator:
-    """A group at rest, in which our seat has A0. It follows, and was asked back; a join that has a member id begins
-    the next generation.
+    """A group at rest, in which our seat has A0. It follows, and was asked back.
+
+    A join that has a member id begins the next generation.
 
     Attributes:
         reasons: of each JoinGroup.
@@ -49,7 +50,7 @@ class Coordinator:
         )
 
     def describes(self, *assigned: TopicPartition, leader: str = "leader", static: bool = True) -> None:
-        """What our seat has, beside a leader that has nothing."""
+        """Set our seat's partitions, beside a leader that has none."""
         self.world.described = {"m": ("seat-0", OF_A, assigned), leader: ("leader" if static else None, OF_A, [])}
 
     def on_join(self, _: int, request: Any, __: KioErrorCode) -> Any:
@@ -65,7 +66,7 @@ class Coordinator:
         return self.world.asked(messages.DescribeGroupsRequest)
 
     async def looked(self, times: int) -> None:
-        """Until it was looked so many times more, from the first question to what came of it."""
+        """Until it was looked so many times more, from the first question to the effects."""
         seen = self.looks
         await until(lambda: self.looks > seen + times)
 
@@ -98,8 +99,8 @@ def followed(**settings: Any) -> Callable[[Scenario], Callable[[], None]]:
 
 @in_a_world()
 async def test_a_seat_that_was_asked_back_with_nothing_has_its_share_after_one_rebalance(world: BrokerWorld) -> None:
-    """1. A new seat joins; 2. brokers convert the group to rename another seat (`runtime.own_ids`), and end the
-    rebalance; 3. the seat is asked back, and nothing is without an owner."""
+    """1. A new seat joins. 2. Brokers convert the group to rename another seat (`runtime.own_ids`), and end the
+    rebalance. 3. The seat is asked back, and no partition lacks an owner."""
     coordinator = Coordinator(world)
     world.leaders, coordinator.share = {A0: 0, A1: 0}, []
     world.described = {"m": ("seat-0", OF_A, []), "leader": ("leader", OF_A, [A0, A1])}
@@ -147,7 +148,7 @@ async def test_a_cooperative_follower_leaves_it_to_a_static_leader_until_a_secon
 async def test_a_follower_leaves_it_to_a_static_leader_of_the_same_application(
     coordinator: Coordinator, group: Group
 ) -> None:
-    """It looks itself, as we do; if it is away, the rebalance would take its partitions from it when it is back."""
+    """The leader looks itself, as we do. If it is away, a rebalance would take away its partitions when it is back."""
     coordinator.world.leaders[A1] = 0
     await coordinator.looked(3)
     assert coordinator.reasons == ["start"]
@@ -169,7 +170,7 @@ async def test_partitions_added_after_a_static_leader_assigned_earlier_ones_wait
 def test_an_eager_follower_leaves_it_to_a_static_leader_and_says_once_who_that_is(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It would stand still while the rebalance waits for a leader that may be away."""
+    """An eager follower would stand still while the rebalance waits for a leader that may be away."""
 
     @followed(assignors=("sticky",))
     async def scenario(coordinator: Coordinator, group: Group) -> None:
@@ -184,7 +185,7 @@ def test_an_eager_follower_leaves_it_to_a_static_leader_and_says_once_who_that_i
 
 @followed(metadata_max_age_ms=60_000)
 async def test_a_follower_acts_at_once_where_a_dynamic_member_leads(coordinator: Coordinator, group: Group) -> None:
-    """Nobody waits for it to come back, and librdkafka's looks for new partitions every five minutes."""
+    """No seat is kept for it to come back, and librdkafka's looks for new partitions every five minutes."""
     coordinator.world.leaders[A1] = 0
     coordinator.describes(A0, static=False)
     await group._watch.look()
@@ -222,7 +223,10 @@ def test_partitions_that_another_client_s_leader_does_not_assign_in_a_rebalance_
 
 @followed()
 async def test_a_follower_acts_once_the_leader_was_asked_back(coordinator: Coordinator, group: Group) -> None:
-    """It has a new member id; a leader of another client knows nothing of what was added meanwhile."""
+    """A new member id shows the return.
+
+    A leader of another client does not know partitions that were added meanwhile.
+    """
     coordinator.world.leaders[A1] = 0
     coordinator.describes(A0, leader="leader-anew")
     view = await group.wait_until(lambda view: len(view.seats[0].owned_since) == 2, 10_000)
@@ -249,7 +253,7 @@ async def test_a_misfit_that_a_rebalance_has_not_mended_is_not_forced_again_and_
 
 @followed()
 async def test_a_partition_is_gone_when_two_looks_in_a_row_say_so(coordinator: Coordinator, group: Group) -> None:
-    """A broker that lags behind does not know yet what the leader has assigned."""
+    """A broker that lags behind may not know yet a partition that the leader has assigned."""
     coordinator.describes(A0, A1, leader="leader-anew")
     await until(lambda: len(coordinator.reasons) == 2)
     assert coordinator.looks > 2
@@ -382,7 +386,7 @@ async def test_partitions_that_a_custom_assignor_leaves_out_are_left_alone(
 async def test_a_seat_that_the_group_assigns_more_than_it_has_heard_of_joins_to_hear_of_it(
     coordinator: Coordinator, group: Group
 ) -> None:
-    """1. A group of type consumer becomes a classic one (ClassicGroup.fromConsumerGroup). 2. Nobody tells the seat."""
+    """1. A group of type consumer becomes a classic one (ClassicGroup.fromConsumerGroup). 2. The seat is not told."""
     coordinator.world.leaders[A1] = 0
     coordinator.mends = False
     coordinator.share = [A0, A1]

@@ -1,4 +1,4 @@
-"""A session leaves nothing behind, however its end and the wish to end it meet."""
+"""A session leaves no connection behind, however its end and the wish to end it meet."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a seat's commit looks like on the wire: how large, what stands beside its offsets, what is done on a refusal."""
+"""A seat's commit on the wire: its size, the metadata beside its offsets, and the reaction to a refusal."""
 
 import asyncio
 import re
@@ -50,7 +50,7 @@ def with_a_group(scenario: Scenario) -> Callable[[], None]:
 
 
 def commits(world: BrokerWorld) -> list[dict[TopicPartition, str]]:
-    """What was written beside each partition, for each request."""
+    """The metadata beside each partition, for each request."""
     return [
         {TopicPartition(t.name, p.partition_index): p.committed_metadata for t in r.topics for p in t.partitions}
         for r in world.brokers[0].requests
@@ -59,7 +59,7 @@ def commits(world: BrokerWorld) -> list[dict[TopicPartition, str]]:
 
 
 def refuse(world: BrokerWorld, code: int, when: Callable[[dict[TopicPartition, str]], bool]) -> None:
-    """Answer `code` to each commit that `when` picks, by what it has beside its partitions."""
+    """Answer `code` to each commit that `when` picks, by the metadata beside its partitions."""
     answer = world.on_OffsetCommit
 
     def refusing(node: int, request: Any, error: KioErrorCode) -> Any:
@@ -118,7 +118,7 @@ def test_a_commit_that_is_too_large_for_the_coordinator_is_halved_until_it_fits(
 async def test_a_deleted_topic_beside_it_does_not_hide_that_a_commit_is_too_large(
     world: BrokerWorld, group: Group
 ) -> None:
-    """A broker answers for what it does not know by itself, and hands the rest to the coordinator (KafkaApis)."""
+    """A broker answers by itself for unknown partitions, and hands the rest to the coordinator (KafkaApis)."""
     gone = TopicPartition("gone", 0)
     refuse(world, ErrorCode.UNKNOWN_SERVER_ERROR, lambda beside: len(beside) > 130)
     answer = world.on_OffsetCommit

@@ -1,4 +1,4 @@
-"""Seats under the consumer protocol: what they send, and what they make of brokers that know little of it."""
+"""Seats under the consumer protocol: their requests, and their reactions to brokers that know little of it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,7 +28,7 @@ KEY = int(NEWEST.__api_key__)
 
 
 class Coordinator:
-    """Assigns both partitions of the topic to whoever asks.
+    """Assigns both partitions of the topic to any member that asks.
 
     Attributes:
         errors: for the next requests, before that.

@@ -1,4 +1,4 @@
-"""One file descriptor for each seat: made room for, or said so at the start; and named where there is none left."""
+"""One file descriptor for each seat: made room for, or said so at the start, and named where there is none left."""
 
 import importlib
 import os
@@ -103,7 +103,7 @@ async def test_a_seat_says_why_it_is_not_connected() -> None:
     )
     try:
         await group.start()
-        world.hosts[0] = "a..b"  # its coordinator's; no seat has run yet
+        world.hosts[0] = "a..b"  # its coordinator's, before any seat has run
         await until(lambda: "cannot be a host" in (group.view().seats[0].trouble or ""))
         world.hosts.clear()
         await until(lambda: group.view().seats[0].trouble is None)

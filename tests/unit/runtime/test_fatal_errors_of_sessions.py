@@ -1,4 +1,4 @@
-"""What ends a seat from outside its machine: its user hears whose error it is, of which group, why, and what to do."""
+"""Errors that end a seat from outside its machine: they name the seat, the group, the cause, and the way out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a leader makes of metadata: late answers, topics it may not see, brokers that lag behind."""
+"""A leader's reactions to metadata: late answers, topics it may not see, brokers that lag behind."""
 
 import asyncio
 import logging
@@ -26,12 +26,12 @@ Scenario = Callable[["Coordinator", Group], Awaitable[None]]
 
 
 class Coordinator:
-    """Our one seat leads; there may be another member that subscribes to what a test says.
+    """Our one seat leads. There may be another member, whose topics a test sets.
 
     Attributes:
         others: the topics of another member, none for no such member.
         claims: the partitions that it claims.
-        odd: another member's subscription that nobody can read.
+        odd: another member's subscription in bytes that are no subscription.
         reasons: of each JoinGroup.
         rebalances: whether heartbeats are answered so, until the next join.
     """
@@ -107,8 +107,8 @@ def seat_of(group: Group) -> Session:
 async def test_an_answer_about_fewer_topics_than_are_watched_by_now_is_no_change(
     coordinator: Coordinator, group: Group
 ) -> None:
-    """1. The watch asks for a; 2. a member that wants b too joins, and the leader assigns with both; 3. the answer
-    about a alone arrives: b has not lost its partitions, and nobody has too many."""
+    """1. The watch asks for a. 2. A member that wants b too joins, and the leader assigns with both. 3. The answer
+    about a alone arrives: b has not lost its partitions, and no member has too many."""
     asked, go_on = asyncio.Event(), asyncio.Event()
     metadata = group._cluster.metadata
 
@@ -203,7 +203,7 @@ async def test_members_keep_partitions_of_a_topic_that_the_leader_may_not_see_wh
 async def test_a_topic_that_the_leader_may_not_see_for_a_moment_has_not_lost_its_partitions(
     coordinator: Coordinator, group: Group
 ) -> None:
-    """Its right may be back within a minute; a rebalance would take from all members what they read."""
+    """Its right may be back within a minute. A rebalance would take from all members the partitions that they read."""
     topic = coordinator.world.topic
     coordinator.world.topic = lambda name, _: topic(name, KioErrorCode.topic_authorization_failed)
     metadata, hidden = group._cluster.metadata, asyncio.Event()

@@ -1,5 +1,7 @@
-"""A session asks past what is parked on its own connection: who coordinates, whether it is still a member; and it
-leaves without waiting behind it."""
+"""A session asks past a request that is parked on its own connection, and leaves without waiting behind it.
+
+It asks which broker coordinates, and whether it is still a member.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -196,7 +198,7 @@ async def test_a_sync_answered_with_a_protocol_type_that_is_not_ours_ends_the_me
 
 @with_a_session
 async def test_a_broken_connection_is_an_event_before_it_is_closed(world: Coordinated, session: Session) -> None:
-    """1. requests sent while it closes would go nowhere, and nobody would say so."""
+    """Requests sent while it closes would go nowhere, and no event would say so."""
     await until(lambda: session.machine.state is State.STABLE)
     connection = session._connection
     assert connection is not None
@@ -214,7 +216,7 @@ async def test_a_broken_connection_is_an_event_before_it_is_closed(world: Coordi
 
 @on_a_loop
 async def test_metadata_that_arrives_after_its_generation_is_over_is_no_snapshot() -> None:
-    """1. the leader asks for metadata; 2. a later generation begins; 3. the answer is about the topics of the first."""
+    """1. The leader asks for metadata. 2. A later generation begins. 3. The answer is about the topics of the first."""
     world = Coordinated()
     await world.start()
     cluster = world.cluster()

@@ -1,4 +1,4 @@
-"""In what a group's assignment does not fit: tables of who subscribes and has what, and which partitions there are."""
+"""Misfits of a group's assignment: tables of members' topics and partitions, and of the partitions there are."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -24,7 +24,7 @@ def topics(**counts: int) -> dict[str, TopicDescription]:
 
 
 def member(name: str, subscribed: str | None, has: str = "", claims: str = "") -> DescribedMember:
-    """`subscribed` has a letter for each topic; None for a subscription that nobody can read."""
+    """`subscribed` has a letter for each topic, or is None for a subscription that cannot be decoded."""
     subscription = None if subscribed is None else Subscription(topics=tuple(subscribed), owned=tps(claims))
     return DescribedMember(
         member_id=f"{name}-1",

@@ -1,4 +1,4 @@
-"""When a seat may have a member id of its own: only where a group that is converted forgets nothing."""
+"""When a seat may have a member id of its own: only where a group that is converted forgets no claim."""
 
 from __future__ import annotations
 

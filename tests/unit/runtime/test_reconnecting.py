@@ -21,7 +21,7 @@ FIVE_WAITS_S = RETRY_BACKOFF_MS / 1000 * (1 + 2 + 4 + 8 + 10) * (1 - RETRY_BACKO
 
 @in_a_world(nodes=2)
 async def test_a_seat_that_no_broker_coordinates_connects_ever_more_seldom(world: BrokerWorld) -> None:
-    """FindCoordinator may name a broker for long that does not know of it; each answer costs a connection."""
+    """FindCoordinator may name a broker for long that does not know of it. Each answer costs a connection."""
     world.coordinator = 1
     world.on_JoinGroup = lambda _node, _request, error: join_refused(error.value)  # type: ignore[attr-defined]
     world.first["JoinGroup"] = [ErrorCode.NOT_COORDINATOR] * 5 + [None]

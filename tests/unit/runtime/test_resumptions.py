@@ -57,7 +57,7 @@ def test_a_seat_that_died_before_it_heard_of_a_new_target_owes_what_is_not_in_it
 
 
 def test_a_seat_that_died_when_it_had_heard_owes_what_nobody_has() -> None:
-    """What a member is told to give up is in nobody's assignment."""
+    """Partitions that a member is told to give up are in no member's assignment."""
     assert found(member("a", parts(0), parts(0)), member("b", parts(2), parts(1, 2))) == owing(parts(0, 1))
 
 
@@ -76,7 +76,7 @@ def test_a_seat_resumes_as_the_very_member_that_owned_what_it_owes() -> None:
 
 
 def test_a_seat_that_another_member_has_meanwhile_owes_nothing() -> None:
-    """It takes the seat over at once, which fences that member."""
+    """The seat's new process takes the seat over at once, which fences that member."""
     assert found(member("a", parts(0, 1, 2), parts()), by="a member before") == {}
 
 

@@ -1,4 +1,4 @@
-"""How many seats are started, by what brokers tell of the topics at that moment, and what their start waits for."""
+"""How many seats are started, by the topics that brokers know at that moment, and the waits of their start."""
 
 import asyncio
 from collections.abc import Mapping

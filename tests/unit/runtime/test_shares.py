@@ -1,4 +1,4 @@
-"""Whether seats have heard what the group wants them to have: the group's description against what they know."""
+"""Whether seats have heard their share of the group's target: the group's description against their epochs."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,7 +21,7 @@ SETTINGS = GroupSettings(bootstrap=(), group="g", topics=("orders",), instance_i
 
 
 class Seat:
-    """A session whose member is settled, unless the test says otherwise; it learns when it is told to ask."""
+    """A session whose member is settled, unless the test says otherwise. It learns when it is told to ask."""
 
     def __init__(self, name: str, epoch: int, on_news: Callable[[], None] = lambda: None) -> None:
         self.machine = SimpleNamespace(

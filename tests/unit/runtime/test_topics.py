@@ -25,12 +25,12 @@ def described(name: str) -> TopicDescription:
 
 @dataclass
 class Brokers:
-    """What answers requests for metadata.
+    """Answers requests for metadata.
 
     Attributes:
-        topics: those that are shown to whoever asks for all.
+        topics: those that a request for all topics shows.
         named: those that only a request by name finds, as at a broker that lags behind.
-        errors: what a request by name is answered instead.
+        errors: topic -> the error that a request by name gets instead.
     """
 
     topics: set[str]

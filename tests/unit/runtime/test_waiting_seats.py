@@ -1,4 +1,4 @@
-"""A seat that waits says for what: in its view at once, and by one warning after a while."""
+"""A seat that waits names the reason: in its view at once, and by one warning after a while."""
 
 import logging
 from random import Random

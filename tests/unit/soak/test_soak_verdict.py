@@ -12,7 +12,7 @@ BATCHES = 1_500
 def moments(
     *, bytes_a_batch: int = 0, files_a_batch: float = 0, threads: int = 5, scatter_kib: int = 300
 ) -> list[tuple[int, Use]]:
-    """A process that fills its caches in the first fifth of the run, and then does what is said here."""
+    """A process that fills its caches in the first fifth of the run, and then grows as the arguments say."""
     rng = Random(7)
     found = []
     for moment in range(1, MOMENTS + 1):

@@ -1,4 +1,4 @@
-"""A reserved port is nobody else's, and the process it is meant for can listen on it."""
+"""A reserved port goes to no other process, and the process it is meant for can listen on it."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""Which Java is taken, and what is said when there is none that will do."""
+"""Which Java is taken, and the error when there is none that will do."""
 
 import stat
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What differs between the releases of Apache Kafka that are run, and which is run where none is named."""
+"""Differences between the releases of Apache Kafka that are run, and the default release."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What an error shows of the log of a node that died: its end, and before that the errors that led there."""
+"""The parts of a dead node's log that an error shows: its end, and before that the errors that led there."""
 
 from pathlib import Path
 

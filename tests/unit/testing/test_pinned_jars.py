@@ -43,7 +43,7 @@ def files() -> dict[str, bytes]:
 
 @pytest.fixture
 def server(files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
-    monkeypatch.setenv("no_proxy", "127.0.0.1")  # whatever reaches the world from here
+    monkeypatch.setenv("no_proxy", "127.0.0.1")  # also behind a proxy
     server = FileServer(files)
     with server.running():
         yield server
@@ -161,7 +161,7 @@ def test_a_repository_that_cannot_be_used_is_one_error_that_names_the_options_an
 def test_a_repository_that_falls_silent_is_given_up(
     server: FileServer, into: Path, monkeypatch: pytest.MonkeyPatch, bound: str, words: str
 ) -> None:
-    """Each bound alone ends the wait; the defaults of the others are longer than this test may take."""
+    """Each bound alone ends the wait. The defaults of the other bounds are longer than this test may take."""
     server.held = {APPLE}
     monkeypatch.setattr(pinned_jars, bound, 0.5)
     began = time.monotonic()

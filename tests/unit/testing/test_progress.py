@@ -1,4 +1,4 @@
-"""What takes a while says so before it begins, on standard error only."""
+"""A long step says so before it begins, on standard error only."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The fixtures in somebody else's project, with a Kafka whose start takes long and says so."""
+"""The fixtures in another project, with a Kafka whose start takes long and says so."""
 
 import os
 import subprocess

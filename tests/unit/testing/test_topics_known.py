@@ -21,7 +21,7 @@ def shown(leaders: list[int], by: int = BOOTSTRAP, nodes: tuple[int, ...] = (1, 
 
 
 def cluster(monkeypatch: pytest.MonkeyPatch, answer: Callable[[int, int], Any]) -> tuple[ApacheKafka, Counter[int]]:
-    """Four nodes, of which the fourth is paused; `answer` has a node's port and how often that was asked."""
+    """Four nodes, of which the fourth is paused. `answer` gets a node's port and how often that was asked."""
     asked: Counter[int] = Counter()
 
     class Client:

@@ -30,7 +30,7 @@ if "end" not in sys.argv:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process is there; a zombie, which only waits for its parent to look, is not."""
+    """Whether a process is there. A zombie, which only waits for its parent to look, is not."""
     state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
     return bool(state.strip()) and not state.startswith("Z")
 

@@ -1,4 +1,4 @@
-"""No look-up takes longer than it was given, and closing neither, whatever brokers do instead of answering."""
+"""No look-up takes longer than it was given, and closing neither, for any fault of the brokers."""
 
 import asyncio
 import socket
@@ -40,7 +40,7 @@ LOOK_UPS: dict[str, Callable[[Cluster], Awaitable[Any]]] = {
     "remove": lambda cluster: cluster.remove_members("g", [WHO], "test", timeout_ms=GIVEN_MS),
 }
 OF_ANY_BROKER = {"metadata", "coordinator"}
-"""What a cluster answers of which one broker is in trouble."""
+"""Look-ups that a cluster answers although one broker is in trouble."""
 
 
 async def drip(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -268,7 +268,7 @@ async def test_bootstrap_addresses_are_tried_in_turn(world: BrokerWorld) -> None
 @in_a_world()
 async def test_silent_bootstrap_hosts_do_not_use_up_the_time_for_the_start(world: BrokerWorld) -> None:
     with ExitStack() as silent:
-        hosts = [silent.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]  # nobody accepts
+        hosts = [silent.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]  # never accepts
         dead = [Address("127.0.0.1", host.getsockname()[1]) for host in hosts]
         cluster = world.cluster(bootstrap=[*dead, world.brokers[0].address])
         began = time.monotonic()

@@ -145,7 +145,7 @@ UNKNOWN_CODES = pytest.mark.parametrize(
 @UNKNOWN_CODES
 @pytest.mark.parametrize("api", ["Metadata", "ListOffsets", "FindCoordinator", "OffsetFetch", "DescribeGroups"])
 def test_a_question_is_asked_again_after_an_error_that_says_nothing(api: str, code: int) -> None:
-    """Java: "failed due to unexpected exception ..., retrying"; redpanda PR #30097 has a table of clients."""
+    """Java: "failed due to unexpected exception ..., retrying". redpanda PR #30097 has a table of clients."""
 
     @in_a_world()
     async def scenario(world: BrokerWorld) -> None:
@@ -213,7 +213,7 @@ MISSING = [
 def test_rights_that_were_there_may_be_missing_for_a_while(
     api: str, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker that starts may not have all ACLs yet (redpanda #26281); a refused login has the same patience."""
+    """A broker that starts may not have all ACLs yet (redpanda #26281). A refused login has the same patience."""
 
     @in_a_world()
     async def scenario(world: BrokerWorld) -> None:
@@ -441,7 +441,7 @@ def test_committed_offsets_are_asked_for_until_they_are_known(trouble: list[Any]
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID])
 def test_a_partition_that_a_coordinator_does_not_know_has_no_committed_offset(code: ErrorCode) -> None:
-    """Event Hubs says so of what was never committed (franz-go #1312)."""
+    """Event Hubs says so of partitions that were never committed (franz-go #1312)."""
 
     @in_a_world()
     async def scenario(world: BrokerWorld) -> None:
@@ -564,7 +564,7 @@ async def test_a_group_that_does_not_exist_is_dead(world: BrokerWorld) -> None:
 
 @pytest.mark.parametrize("field", ["member_metadata", "member_assignment"])
 def test_a_member_that_nobody_can_read_claims_nothing(field: str) -> None:
-    """What it wrote is opaque to the broker, so that anybody who may join a group can write anything."""
+    """Its bytes are opaque to the broker, so that any client that may join a group can write any bytes."""
 
     @in_a_world()
     async def scenario(world: BrokerWorld) -> None:
@@ -645,7 +645,7 @@ async def test_a_broker_that_knows_classic_groups_only_is_asked_for_those(world:
 
 @in_a_world()
 async def test_a_group_that_is_converted_while_it_is_asked_for_is_found(world: BrokerWorld) -> None:
-    """1. it is of type consumer; 2. DescribeGroups says Dead; 3. its last such member leaves; 4. it is classic."""
+    """1. It is of type consumer. 2. DescribeGroups says Dead. 3. Its last such member leaves. 4. It is classic."""
     world.first["DescribeGroups"] = [ErrorCode.GROUP_ID_NOT_FOUND]
     cluster = world.cluster()
     assert (await cluster.describe_group("g")).state == "Stable"

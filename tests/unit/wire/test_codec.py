@@ -1,4 +1,4 @@
-"""The reader agrees with kio's wherever kio reads, and outlives what kio does not."""
+"""The reader agrees with kio's wherever kio reads, and outlives frames that kio does not."""
 
 import struct
 from contextlib import suppress
@@ -34,7 +34,7 @@ def name(kind: type) -> str:
 
 
 def values(kind: type) -> st.SearchStrategy[Any]:
-    """Any instance of a kio class; small, because each test runs for twelve classes."""
+    """Any instance of a kio class. It is small, because each test runs for twelve classes."""
     return st.builds(kind, **{field.name: field_values(field.type) for field in fields(kind)})
 
 
@@ -52,13 +52,13 @@ def field_values(annotation: Any) -> st.SearchStrategy[Any]:
 
 
 def as_frame(response: Any) -> bytes:
-    """What a broker sends after the length: header and body."""
+    """The bytes that a broker sends after the length: header and body."""
     header = response.__header_schema__(correlation_id=i32(CORRELATION_ID))
     return encode_entity(header) + encode_entity(response)
 
 
 def example(kind: type) -> Any:
-    """One instance with something in every array."""
+    """One instance with two elements in every array."""
     return kind(**{field.name: example_of(field.type) for field in fields(kind)})
 
 
@@ -84,7 +84,7 @@ def example_of(annotation: Any) -> Any:
     return UUID(int=5)
 
 
-# ------------------------------------------------------------------------------------------ what kio reads, we read
+# ----------------------------------------------------------------------------------- frames that kio reads, we read
 
 
 @pytest.mark.parametrize("kind", RESPONSES, ids=name)
@@ -96,7 +96,7 @@ def test_any_response_is_read_as_kio_reads_it(kind: type, data: st.DataObject) -
     by_kio, size = entity_reader(kind)(raw, 0)
     assert size == len(raw)
     if kind is messages.ApiVersionsResponse and response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-        return  # a version 0 answer by definition; see the test of the fallback
+        return  # a version 0 answer by definition: see the test of the fallback
     assert decode_response(REQUEST_OF[kind], as_frame(response)) == by_kio
 
 
@@ -114,7 +114,7 @@ def test_a_request_frame_is_length_header_and_body() -> None:
     (length,) = struct.unpack_from(">i", frame)
     assert length == len(frame) - 4
     assert struct.unpack_from(">hhi", frame, 4) == (12, 4, 77)  # Heartbeat, v4, correlation id
-    # The client id keeps its 2-byte length even in the flexible header (RequestHeader.json); no tags follow.
+    # The client id keeps its 2-byte length even in the flexible header (RequestHeader.json). No tags follow.
     assert frame[12:21] == b"\x00\x06client\x00"
     assert entity_reader(messages.HeartbeatRequest)(frame, 21) == (request, len(frame) - 21)
 
@@ -145,7 +145,7 @@ def test_builders_put_their_values_where_kafka_expects_them() -> None:
 
 
 def test_a_reason_is_cut_to_what_every_broker_reads() -> None:
-    """JoinGroupRequest.maybeTruncateReason: 255 characters; a broker hangs up on a string of more than 32,767."""
+    """JoinGroupRequest.maybeTruncateReason: 255 characters. A broker hangs up on a string of more than 32,767."""
     who, reason = MemberIdentity(instance_id="seat-0"), "x" * 40_000
     join = messages.join_group("g", who, [], session_timeout_ms=1, rebalance_timeout_ms=1, reason=reason)
     assert join.reason == reason[:255]
@@ -156,7 +156,7 @@ def test_a_reason_is_cut_to_what_every_broker_reads() -> None:
 
 
 def with_unknown_tags(raw: bytes, at: int) -> bytes:
-    """`raw` with its empty tag buffer at `at` replaced by one that has two tags nobody knows."""
+    """`raw` with its empty tag buffer at `at` replaced by one that has two unknown tags."""
     assert raw[at] == 0
     return raw[:at] + b"\x02" + b"\x63\x03new" + b"\xc8\x01\x00" + raw[at + 1 :]
 

@@ -188,7 +188,10 @@ def test_a_large_answer_is_decoded_beside_the_loop_and_small_ones_on_it(monkeypa
 
 
 def test_an_answer_that_is_the_last_one_again_is_not_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A boundary asks for the metadata of maybe 10,000 partitions; while nothing happens, nothing is made of it."""
+    """A boundary asks for the metadata of maybe 10,000 partitions.
+
+    While they do not change, they are not decoded again.
+    """
     decoded: list[type[messages.Request]] = []
     decode = connection_module.decode_response
     epochs = iter((3, 3, 4, 3))
@@ -281,7 +284,7 @@ async def test_an_answered_request_has_no_timeout_left() -> None:
 
 @on_a_loop
 async def test_the_timeout_of_a_cancelled_caller_stays() -> None:
-    """Else a connection that died in silence would never be noticed by callers who give up earlier."""
+    """Else callers that give up earlier would never notice a connection that died in silence."""
     async with FakeBroker() as broker, await connect(broker) as connection:
         call = asyncio.create_task(connection.call(beat(), timeout_ms=50))
         await asyncio.sleep(0)
@@ -421,7 +424,7 @@ def test_bytes_out_of_step_end_the_connection_for_all(answer: Raw, message: str)
 
 @on_a_loop
 async def test_an_answer_that_cannot_be_decoded_ends_its_connection_and_may_be_asked_for_again() -> None:
-    """One bad message says nothing of the next connection, and what follows it on this one cannot be trusted."""
+    """One bad message is no sign against the next connection, but later answers on this one cannot be trusted."""
     async with FakeBroker(lambda _: struct.pack(">ib", 2, 0) + b"\xff") as broker, await connect(broker) as connection:
         results = await asyncio.gather(*(connection.call(beat(n)) for n in (1, 2)), return_exceptions=True)
         assert {type(result) for result in results} == {Disconnected}
@@ -505,7 +508,7 @@ async def test_a_listener_that_says_nothing_is_not_waited_for_long() -> None:
 
 @on_a_loop
 async def test_an_odd_server_s_large_frame_is_refused_before_it_is_read() -> None:
-    """Decoding takes long (`DECODED_AT_ONCE_BYTES_MAX`), and whoever listens there has not shown who it is."""
+    """Decoding takes long (`DECODED_AT_ONCE_BYTES_MAX`), and the listening process has not authenticated itself."""
     broker = FakeBroker()
     broker.api_versions = lambda version: api_versions_response(dict.fromkeys(range(20_000), (0, 1)), version)
     async with broker:

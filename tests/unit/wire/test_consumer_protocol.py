@@ -79,7 +79,7 @@ def test_subscriptions_of_every_version_are_read(raw: bytes, expected: Subscript
 
 @pytest.mark.parametrize("user_data", [USER_DATA, b"\xff\xff\xff\xff"], ids=["user data", "none"])
 def test_a_version_1_without_owned_partitions_is_read_as_version_0(user_data: bytes) -> None:
-    """As old sarama and kafka-go write it; franz-go does the same (its issue 493)."""
+    """As old sarama and kafka-go write it. franz-go does the same (its issue 493)."""
     assert decode_subscription(b"\0\1" + TOPICS + user_data) == decode_subscription(b"\0\0" + TOPICS + user_data)
 
 
@@ -105,7 +105,7 @@ def test_assignments_of_every_version_are_read(version: int) -> None:
 
 
 def test_no_bytes_are_an_empty_assignment() -> None:
-    """The coordinator sends none to a member that the leader gave nothing."""
+    """The coordinator sends none to a member without a share from the leader."""
     assert decode_assignment(b"") == frozenset()
 
 

@@ -1,4 +1,4 @@
-"""Whoever plays the broker, or the token endpoint, writes no line of his own into an error of ours (CWE-117)."""
+"""A false broker or token endpoint writes no line of its own into an error of ours (CWE-117)."""
 
 import http.client
 import json
@@ -29,7 +29,7 @@ from spark_kgroup.wire.security.tokens import Token
 
 FORGED = "no.\n2026-11-25 03:00:00 ERROR spark: all is lost \x1b[31m" + "A" * 10_000
 CHARS_MAX = PEER_WORDS_CHARS_MAX + 300
-"""With what we say ourselves."""
+"""With our own words."""
 
 
 def assert_harmless(error: BaseException) -> None:

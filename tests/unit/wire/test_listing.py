@@ -105,7 +105,7 @@ async def test_a_partition_that_a_silent_broker_leads_no_more_is_found_at_its_ne
 
 @in_a_world(nodes=2)
 async def test_a_new_leader_is_asked_while_the_old_one_is_still_silent(world: BrokerWorld) -> None:
-    """A broker that hangs is found out by the cluster, and not by us, who wait for its answer."""
+    """The other brokers find out that a broker hangs, while this look-up still waits for its answer."""
     world.leaders = {A0: 0, A1: 1}
     cluster = world.cluster()
     await cluster.metadata(["a"])

@@ -162,7 +162,7 @@ async def test_look_ups_at_one_time_have_a_bound(monkeypatch: pytest.MonkeyPatch
         assert await names.addresses_of("kafka.test", 1)
 
 
-# ---------------------------------------------------------------------------------------- what cannot be a host
+# ---------------------------------------------------------------------------------- names that cannot be a host
 
 
 @pytest.mark.parametrize("host", ODD_HOSTS, ids=lambda host: ascii(host[:12]))

@@ -1,4 +1,4 @@
-"""Connections that come to nothing are made ever more seldom, and by the host's addresses in turn."""
+"""Connections that fail are made ever more seldom, and by the host's addresses in turn."""
 
 import asyncio
 import time
@@ -124,7 +124,7 @@ def broken() -> Any:
 
 @on_a_loop
 async def test_a_seat_whose_connection_broke_waits_also_while_that_of_another_one_is_open() -> None:
-    """1. Two seats connect; 2. the first one's connection breaks; 3. it comes back before the other one's does."""
+    """1. Two seats connect. 2. The first one's connection breaks. 3. It comes back before the other one's does."""
     paced, address = Pace(Random(1)), Address("h", 1)
     paced.on_opened(address, broken())
     paced.on_opened(address, cast("Connection", SimpleNamespace(has_answered=False, closed=False)))
@@ -158,7 +158,7 @@ ASKS_IN_300_MS: dict[str, Callable[[Cluster], Awaitable[Any]]] = {
 def test_a_call_that_ends_before_its_connection_may_begin_says_why_there_is_none(
     ask: Callable[[Cluster], Awaitable[Any]],
 ) -> None:
-    """1. An address refuses, so that the next connection has to wait; 2. the call's bound is nearer than its turn."""
+    """1. An address refuses, so that the next connection has to wait. 2. The call's bound is nearer than its turn."""
 
     @on_a_loop
     async def scenario() -> None:

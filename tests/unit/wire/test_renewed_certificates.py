@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
 
 class Files:
-    """What a client reads, as an operator writes it."""
+    """The files that a client reads, as an operator writes them."""
 
     def __init__(self, folder: Path) -> None:
         self.ca = folder / "ca.pem"
@@ -43,7 +43,7 @@ class Files:
 
 
 def replace(path: Path, text: str) -> None:
-    """As a rename does it: the file is another one."""
+    """Replace a file by a rename: it is another file then."""
     fresh = path.with_suffix(".new")
     fresh.write_text(text)
     fresh.rename(path)
@@ -112,7 +112,7 @@ async def test_a_new_connection_shows_the_certificate_that_is_on_disk_by_then(
     async with FakeBroker(tls=server) as broker:
         await connect(broker, security)
         files.identify(next_ca.issue_cert("client@example.org"))
-        with pytest.raises(WireError):  # the new one is shown; this server hangs up, and does not say why
+        with pytest.raises(WireError):  # the new one is shown, and this server hangs up without a reason
             await connect(broker, security)
         next_ca.configure_trust(server)
         await connect(broker, security)
@@ -122,7 +122,7 @@ async def test_a_new_connection_shows_the_certificate_that_is_on_disk_by_then(
 async def test_a_certificate_without_its_key_yet_leaves_the_earlier_pair_in_use(
     files: Files, ca: trustme.CA, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Operators write one file after the other; so does one that truncates a file before it writes."""
+    """Operators write one file after the other, and some truncate a file before they write it."""
     renewed = ca.issue_cert("client@example.org")
     files.trust(ca)
     files.identify(ca.issue_cert("client@example.org"))
@@ -176,7 +176,7 @@ async def test_the_system_s_cas_are_looked_at_too(
 
 
 def test_links_and_folders_are_seen_to_change(tmp_path: Path) -> None:
-    """Kubernetes replaces a link to the folder with the files (AtomicWriter); `openssl rehash` adds links."""
+    """Kubernetes replaces a link to the folder with the files (AtomicWriter). `openssl rehash` adds links."""
     for version in ("one", "two"):
         (tmp_path / version).mkdir()
         (tmp_path / version / "ca.pem").write_text("same size")

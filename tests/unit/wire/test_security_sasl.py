@@ -1,4 +1,4 @@
-"""SASL logins and their renewal, against a broker that speaks real bytes; SCRAM's other half is scramp's server."""
+"""SASL logins and their renewal, against a broker that speaks real bytes. SCRAM's other half is scramp's server."""
 
 import asyncio
 import base64
@@ -68,7 +68,7 @@ class Kafka:
 
     Attributes:
         mechanism: told each of the client's messages, answers it.
-        seen: what was asked, in order: the mechanism's name, a message, or a heartbeat's generation.
+        seen: the requests, in order: the mechanism's name, a message, or a heartbeat's generation.
     """
 
     def __init__(self, mechanism: Callable[[bytes], Any] = lambda _: authenticated()) -> None:
@@ -98,14 +98,14 @@ async def connect(broker: FakeBroker, security: Security, **more: Any) -> Connec
 
 @on_a_loop
 async def test_plain_sends_user_and_password_after_a_handshake() -> None:
-    """RFC 4616: NUL user NUL password; KIP-43: SaslHandshake names the mechanism first."""
+    """RFC 4616: NUL user NUL password. KIP-43: SaslHandshake names the mechanism first."""
     kafka = Kafka()
     async with FakeBroker(kafka) as broker, await connect(broker, login()):
         assert kafka.seen == ["PLAIN", b"\0us,e=r\0" + SECRET.encode()]
 
 
 class ScramServer:
-    """The broker's half of SCRAM; `impostor` answers without knowing the password."""
+    """The broker's half of SCRAM. `impostor` answers without knowing the password."""
 
     def __init__(self, mechanism: str, password: str = SECRET, *, impostor: bool = False) -> None:
         known = ScramMechanism(mechanism)
@@ -195,7 +195,7 @@ def test_a_scram_challenge_that_is_too_weak_or_too_costly_is_refused_and_named(
 
 @on_a_loop
 async def test_while_scram_computes_other_connections_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker says how much there is to compute; a seat's heartbeat must not wait for it."""
+    """The broker sets the number of iterations. A seat's heartbeat must not wait for them."""
     computing, go_on = threading.Event(), threading.Event()
     compute = scramp.core.hi
 
@@ -258,7 +258,7 @@ async def test_a_refused_token_is_an_error_in_the_broker_s_words() -> None:
 
 @on_a_loop
 async def test_a_refused_token_is_not_shown_again() -> None:
-    """Whoever signs tokens may have changed its key: a token is refused though it lives."""
+    """The signer of tokens may have changed its key: a token is refused though it lives."""
     made = count()
     security = login("OAUTHBEARER", token=lambda: Token(f"t{next(made)}", FOREVER_S))
     answers = iter([b"", b"", b"revoked", b"", b""])
@@ -371,7 +371,7 @@ async def test_a_session_is_renewed_before_the_first_request_that_is_too_late_fo
 
 @on_a_loop
 async def test_a_session_is_renewed_between_85_and_95_percent_of_it() -> None:
-    """KIP-368; and not within a second of the last time, which brokers refuse."""
+    """KIP-368. The renewal is never within a second of the last one, which brokers refuse."""
     renewals = []
     for lifetime_ms in (100, 10_000, 0):
         kafka = Kafka(lambda _, lifetime_ms=lifetime_ms: authenticated(lifetime_ms=lifetime_ms))
@@ -413,7 +413,7 @@ async def test_a_parked_request_is_awaited_and_nothing_is_sent_behind_it(at_once
 
 
 def test_requests_that_waited_for_their_turn_are_held_back_too(at_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is sent between a SaslHandshake and what follows it: a broker would end the connection."""
+    """No request is sent between a SaslHandshake and its SaslAuthenticate: a broker would end the connection."""
     monkeypatch.setattr(connection_module, "IN_FLIGHT_MAX", 2)
 
     @on_a_loop

@@ -1,4 +1,4 @@
-"""What a user may choose, what is refused and how; TLS contexts; errors that keep what they carry."""
+"""Settings that a user may choose, refusals and their errors, TLS contexts, and errors that keep their attributes."""
 
 import asyncio
 import os
@@ -52,7 +52,7 @@ def tls(**more: Any) -> ssl.SSLContext:
 
 
 def test_no_secret_is_shown() -> None:
-    """Every text that may hold one: what stays visible is listed here."""
+    """Every text that may hold one: the fields that stay visible are listed here."""
     shown = repr(SecuritySettings(**{field.name: f"{SECRET}-{field.name}" for field in fields(SecuritySettings)}))
     visible = {"protocol", "mechanism", "username", "verify_certificate", "verify_hostname"}
     visible |= {"ca_location", "certificate_location", "key_location"}
@@ -120,7 +120,7 @@ def test_a_key_must_fit_its_certificate(ca: trustme.CA, client: Identity, tmp_pa
 
 
 def test_certificate_and_key_may_stand_in_one_file(client: Identity, tmp_path: Path) -> None:
-    """As in Java's PEM key stores; and nothing of it stays in the folder for temporary files."""
+    """As in Java's PEM key stores. No copy stays in the folder for temporary files."""
     (tmp_path / "both.pem").write_text(client.key_pem + client.certificate_pem)
     tls(certificate_location=str(tmp_path / "both.pem"))
 
@@ -315,7 +315,7 @@ async def test_requests_and_answers_go_through_tls(ca: trustme.CA) -> None:
 
 @on_a_loop
 async def test_a_listener_that_never_answers_our_hello_is_given_up_in_time() -> None:
-    """No broker's TLS: something that accepts and waits."""
+    """No broker's TLS: a server that accepts and waits."""
     done = asyncio.Event()
 
     async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

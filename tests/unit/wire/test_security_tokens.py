@@ -32,7 +32,7 @@ def living(value: str = "t", lifetime_s: float = 100) -> Token:
 
 
 class Provider:
-    """Hands out what a test says, in order, the last one for ever: a token, or an error to raise."""
+    """Hands out a test's outcomes in order, the last one for ever: a token, or an error to raise."""
 
     def __init__(self, *outcomes: Token | BaseException) -> None:
         self.calls = 0
@@ -92,7 +92,7 @@ async def test_a_failed_fetch_raises_an_error_of_its_own_for_each_caller() -> No
 
 @on_a_loop
 async def test_a_token_function_that_exits_fails_at_once_for_who_waits() -> None:
-    """A thread takes SystemExit as its end, and says nothing."""
+    """A thread takes SystemExit as its end, without a message."""
     async with asyncio.timeout(TOKEN_TIMEOUT_MS / 1000 / 2):
         with pytest.raises(AuthenticationFailed, match="failed with SystemExit: 1"):
             await TokenCache(Provider(SystemExit(1))).token()
@@ -139,7 +139,7 @@ async def test_a_function_that_never_returns_holds_up_nothing(monkeypatch: pytes
 
 @on_a_loop
 async def test_who_gives_an_old_call_up_leaves_the_new_one_to_those_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1. A and B wait for a call that never returns; 2. A gives up; 3. C has a new one made; 4. B gives up."""
+    """1. A and B wait for a call that never returns. 2. A gives up. 3. C has a new one made. 4. B gives up."""
     go_on, calls = threading.Event(), count(1)
 
     def stuck() -> Token:
@@ -179,7 +179,7 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 class Endpoint:
-    """Answers each POST with what a test says, and keeps what was asked."""
+    """Answers each POST with a test's answer, and keeps the requests."""
 
     def __init__(self, answer: Callable[[], Answer], tls: SSLContext | None = None) -> None:
         self.requests: list[tuple[str, dict[str, str], dict[str, list[str]]]] = []
@@ -197,7 +197,7 @@ class Endpoint:
                 self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
-                """Nothing."""
+                """Log no request."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         if tls:

@@ -160,7 +160,7 @@ async def test_functions_that_never_return_take_so_many_threads_and_no_more(monk
 
 @contextmanager
 def endpoint(tls: SSLContext | None = None) -> Iterator[tuple[int, list[dict[str, str]]]]:
-    """Its port on 127.0.0.1, and the headers of each request."""
+    """An endpoint's port on 127.0.0.1, and the headers of each request."""
     seen: list[dict[str, str]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -172,7 +172,7 @@ def endpoint(tls: SSLContext | None = None) -> Iterator[tuple[int, list[dict[str
             self.wfile.write(ANSWER)
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Log no request."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         if tls:
@@ -297,7 +297,7 @@ def test_a_proxy_that_says_nothing_is_given_up_in_time(monkeypatch: pytest.Monke
 def test_the_proxy_is_the_one_that_libcurl_takes(
     url: str, environment: dict[str, str], expected: tuple[str, int] | None
 ) -> None:
-    """curl(1), section ENVIRONMENT: lower case first; HTTP_PROXY is not read, it may be a request's header."""
+    """curl(1), section ENVIRONMENT: lower case first. HTTP_PROXY is not read, since it may be a request's header."""
     proxy = proxy_for(urlsplit(url), environment)
     assert (proxy and (proxy.host, proxy.port)) == expected
 

@@ -1,4 +1,4 @@
-"""What one broker says is one witness: brokers that are cut off go on answering, and others know better."""
+"""One broker's word is one witness: brokers that are cut off go on answering, and other brokers know better."""
 
 import asyncio
 from uuid import UUID
@@ -110,7 +110,7 @@ async def test_a_partition_without_a_leader_is_asked_for_at_another_broker(world
 
 @in_a_world(nodes=2)
 async def test_a_broker_that_knows_less_is_not_asked_next(world: BrokerWorld) -> None:
-    """It was asked 53 times, and the other one, who knows, never (knows_less)."""
+    """Once it was asked 53 times, and the other one, which has the answer, never (knows_less)."""
     del world.leaders[A1]
     cluster = await acquainted(world)
     world.cut_off_from_now_on(0)
@@ -213,7 +213,7 @@ def test_a_broker_that_was_silent_once_is_not_asked_first_again(monkeypatch: pyt
     @in_a_world(nodes=2)
     async def scenario(world: BrokerWorld) -> None:
         cluster = await acquainted(world)
-        world.first["Metadata"] = [None]  # nor does it answer anything else on this connection
+        world.first["Metadata"] = [None]  # nor does it answer later requests on this connection
         await cluster.metadata(["a"])
         monkeypatch.setattr(brokers_module, "NEXT_BROKER_AFTER_MS", 2 * SOON_MS)
         await cluster.metadata(["a"], timeout_ms=SOON_MS)
@@ -360,7 +360,7 @@ async def test_a_leader_that_was_cut_off_does_not_list_where_its_log_ends(world:
     world.leaders, world.epochs, world.ends[A0] = {A0: 0}, {A0: 3}, 25
     cluster = await acquainted(world)
     world.cut_off_from_now_on(0)
-    world.epochs = {A0: 4}  # the others know of the next epoch, in which it is to lead again, and it does not
+    world.epochs = {A0: 4}  # the other broker knows of the next epoch, in which it is to lead again, and it does not
     cluster._witnesses.doubt(world.brokers[0].address)
     await cluster.metadata(["a"])
     asking = asyncio.create_task(cluster.list_offsets({A0: messages.LATEST}, timeout_ms=SOON_MS))
@@ -392,7 +392,7 @@ async def test_a_broker_of_another_cluster_is_not_believed(world: BrokerWorld) -
     await pass_to_another_cluster(world, 0)
     for _ in range(3):
         assert (await cluster.metadata(["a"], timeout_ms=SOON_MS)).topics["a"].topic_id == TOPIC_ID
-    with pytest.raises(WireError, match="of another cluster is at"):  # its old leader, as others still say
+    with pytest.raises(WireError, match="of another cluster is at"):  # its old leader, as other brokers still say
         await cluster.list_offsets({A0: messages.LATEST}, timeout_ms=1_500)
     world.leaders = {A0: 1, A1: 1}
     assert (await cluster.list_offsets({A0: messages.LATEST}, timeout_ms=SOON_MS))[A0].offset == 10
@@ -420,7 +420,7 @@ async def test_where_another_cluster_is_all_there_is_the_error_says_so_until_the
 
 @in_a_world()
 async def test_an_answer_of_another_cluster_on_an_open_connection_is_not_believed(world: BrokerWorld) -> None:
-    """A proxy or a load balancer may pass a connection on to anybody."""
+    """A proxy or a load balancer may pass a connection on to any server."""
     world.cluster_id = "ours"
     cluster = await acquainted(world)
     world.cluster_id = "other"
