@@ -61,7 +61,7 @@ class Sparing(FirstTakesAll):
 
 
 class Foreign(FirstTakesAll):
-    """To somebody who is no member."""
+    """To an id that no member has."""
 
     def assign(self, *_: Any) -> Any:
         return {"nobody": set()}
@@ -75,7 +75,7 @@ class Unwanted(FirstTakesAll):
 
 
 class Missing(FirstTakesAll):
-    """What does not exist."""
+    """A partition that does not exist."""
 
     def assign(self, members: Sequence[GroupMember], *_: Any) -> Any:
         return {members[0].member_id: {TopicPartition("t", 2)}}
@@ -110,7 +110,7 @@ class Exiting(FirstTakesAll):
 
 
 class ExitingWhenMade(FirstTakesAll):
-    """Would end the process before it is asked anything."""
+    """Would end the process when it is made."""
 
     def __init__(self) -> None:
         sys.exit(0)
@@ -131,7 +131,7 @@ class HangingWhenMade(FirstTakesAll):
 
 
 class Growing(FirstTakesAll):
-    """Makes the topic larger, and assigns what it has made."""
+    """Adds a partition to the topic, and assigns it."""
 
     def assign(self, members: Sequence[GroupMember], topics: Any) -> Any:
         topics["t"] = TopicDescription(name="t", topic_id=None, partition_count=3)
@@ -172,7 +172,7 @@ class TextData(FirstTakesAll):
 
 
 class Nameless(FirstTakesAll):
-    """Nobody could agree on it."""
+    """Without a name, no group could agree on it."""
 
     name = ""
 
