@@ -187,7 +187,7 @@ def addresses(registry: Registry) -> list[list[object]]:
 def test_who_passes_for_the_sidecar_of_an_executor_is_refused_while_that_lives(
     registry: Registry, dial: Dial, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It holds the key, which all executors have. What it would serve, guests would hand to Spark."""
+    """It holds the key, which all executors have. Guests would hand the rows that it serves to Spark."""
     honest, impostor = dial(), dial()
     greet(honest, HERE)
     assert honest.receive(30)["op"] == "welcome"
@@ -322,7 +322,7 @@ def test_a_seat_with_forty_thousand_partitions_gets_its_share(registry: Registry
 def test_the_server_of_a_divided_share_reads_its_first_piece_and_workers_the_others(
     registry: Registry, sidecar: Sidecar
 ) -> None:
-    """What was fetched ahead is in the first one; a server that read a later one would drop it."""
+    """Rows that were fetched ahead are in the first piece. A server that read a later one would drop them."""
     channel = sidecar("1")
     pieces = [[Range("t", 0, first, first + 10)] for first in (0, 10, 20)]
     scan = registry.plan("divided", {"g-0": pieces}, {"g-0": [Position("t", 0, 30, "id of t")]})
@@ -449,7 +449,7 @@ def test_a_sidecar_that_came_back_outlives_its_former_connection(
 def test_a_host_that_vanished_is_noticed_by_its_silence(
     registry: Registry, sidecar: Sidecar, dial: Dial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its connection never ends by itself. A worker's connection may be silent: it tells what it read when it has."""
+    """Its connection never ends by itself. A worker's connection may be silent: it reports its read at the end."""
     monkeypatch.setattr(registry_module, "SIDECAR_SILENCE_MS", 1_000)
     silent, alive = sidecar("1"), sidecar("2")
     worker = dial()
@@ -471,7 +471,7 @@ def test_a_host_that_vanished_is_noticed_by_its_silence(
 
 
 def test_scans_may_be_planned_while_tickets_are_bound(registry: Registry, sidecar: Sidecar) -> None:
-    """Spark's thread plans, the loop binds: what a ticket reads is what its scan said, every seat once."""
+    """Spark's thread plans, the loop binds: a ticket reads the ranges of its own scan, every seat once."""
     batches = 200
     scans: dict[str, Queue[Scan]] = {"0": Queue(), "1": Queue()}
     bound: list[tuple[int, str]] = []
@@ -568,7 +568,7 @@ def test_a_registry_listens_on_the_given_address() -> None:
 
 
 def loopback_addresses() -> Iterator[str]:
-    """Those that this host has; it may do without IPv6."""
+    """The loopback addresses of this host, which may do without IPv6."""
     for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
         with suppress(OSError), socket.socket(family) as sock:
             sock.bind((address, 0))
@@ -612,7 +612,7 @@ def descriptors() -> set[str]:
 
 
 def test_closing_leaves_no_thread_and_no_socket() -> None:
-    """With executors, unauthenticated peers and one that reads no answers on the line; one is just about to connect."""
+    """With executors, unauthenticated peers and one that reads no answers on the line. Some may be about to connect."""
     before, threads = descriptors(), set(threading.enumerate())
     registry = Registry(SEATS)
     registry.start()
@@ -662,7 +662,7 @@ sys.stdin.read()
 
 @pytest.mark.parametrize("end", ["SIGTERM", "end of input"])
 def test_a_running_registry_does_not_keep_its_process_alive(end: str) -> None:
-    """Spark ends a stream reader by SIGTERM, or its pipe closes; nobody calls close()."""
+    """Spark ends a stream reader by SIGTERM, or its pipe closes. close() is never called."""
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:

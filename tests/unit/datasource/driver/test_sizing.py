@@ -109,7 +109,7 @@ def started_by(tmp_path: Path, *arguments: str, conf: str = "") -> int:
         "from pyspark_kgroup.driver.sizing import fill_in_members\n"
         f"print(fill_in_members(parse({REQUIRED})).members)\n"
     )
-    # The arguments are the parent's, as Spark's are its JVM's; the interpreter does not look at them.
+    # The arguments are the parent's, as Spark's are its JVM's. The interpreter does not look at them.
     parent = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"
     environment = {"SPARK_CONF_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"}
     command = [sys.executable, "-c", parent, child, *arguments]

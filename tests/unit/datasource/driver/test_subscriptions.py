@@ -1,4 +1,4 @@
-"""A query that comes back with another `subscribe`: what it no longer reads goes, what is new comes, nothing twice."""
+"""A query that comes back with another `subscribe`: old topics go, new topics come, and no record is read twice."""
 
 from collections import Counter
 from collections.abc import Callable
