@@ -1,4 +1,4 @@
-"""What earlier runs of a query have left behind, in its checkpoint and beside the group's committed offsets."""
+"""Traces of a query's earlier runs, in its checkpoint and beside the group's committed offsets."""
 
 from dataclasses import replace
 
