@@ -1,4 +1,4 @@
-"""The options of TLS and SASL: what belongs together, what each side gets, and that no secret is ever shown."""
+"""The options of TLS and SASL: which belong together, the settings of each side, and that no secret is ever shown."""
 
 import logging
 import pickle
@@ -53,7 +53,7 @@ def settings(properties: dict[str, str], **ours: str) -> SecuritySettings:
     return driver_settings(parsed(properties, **ours).security)
 
 
-# ------------------------------------------------------------------------------------- what each side gets
+# ----------------------------------------------------------------------------------- settings of each side
 
 
 def test_plaintext_needs_nothing_and_says_nothing() -> None:
@@ -124,7 +124,7 @@ def test_client_credentials_as_java_spells_them() -> None:
     assert parsed(java).security == parsed({**OIDC, "sasl.oauthbearer.scope": "kafka"}).security
 
 
-# ---------------------------------------------------------------------------------------- what fits together
+# ---------------------------------------------------------------------------------------- valid combinations
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ TOKEN = "abc.def.ghi"
 
 @pytest.fixture
 def callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Write a module with a function; returns what `tokenCallback` is to say."""
+    """Write a module with a function. Returns the value for `tokenCallback`."""
     monkeypatch.syspath_prepend(str(tmp_path))
     names: list[str] = []
 
