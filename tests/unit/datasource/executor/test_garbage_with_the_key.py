@@ -1,4 +1,4 @@
-"""Whatever a peer that holds the key sends: it is understood, or its connection ends. 200,000 messages, seeded."""
+"""Any message of a peer that holds the key is understood, or ends its connection. 200,000 messages, seeded."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -86,11 +86,11 @@ MEANT: dict[str, tuple[Any, ...]] = {
     "tells_sizes": (True, False),
     "for_guest": (True, False),
 }
-"""What a field holds that is right."""
+"""Right values of each field."""
 
 
 def messages(seed: int) -> Iterator[Message]:
-    """Most fields right, some missing, some of another message, the rest anything."""
+    """Most fields right, some missing, some of another message, the rest odd."""
     random = Random(seed)
     for _ in range(MESSAGES):
         op = random.choice(tuple(FIELDS))
@@ -105,7 +105,7 @@ def messages(seed: int) -> Iterator[Message]:
 
 
 def understood(read: Callable[[Message], object], seed: int) -> Counter[bool]:
-    """How many messages were understood; any other exception than the channel's passes through."""
+    """How many messages were understood. Any other exception than the channel's passes through."""
     outcomes: Counter[bool] = Counter()
     for message in messages(seed):
         try:

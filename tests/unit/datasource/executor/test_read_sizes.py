@@ -1,4 +1,4 @@
-"""What a read tells of the sizes of its rows."""
+"""The sizes of rows that a read reports."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""How long librdkafka may try in vain before a read fails, and what its errors mean. The rest is tested on Kafka."""
+"""How long librdkafka may try in vain before a read fails, and its errors' meanings. The rest is tested on Kafka."""
 
 import pytest
 from confluent_kafka import KafkaError
@@ -40,13 +40,13 @@ def test_a_broker_that_goes_away_after_a_refusal_is_waited_for() -> None:
     read_of((KafkaError._SSL, EXPIRED), (KafkaError._TRANSPORT, AWAY))
 
 
-# ------------------------------------------------------------------------------------- what our own reader has said
+# ---------------------------------------------------------------------------------------- reasons of our own reader
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Stalled:
-    """A read of which nothing comes; our own reader left it 20 s after something last came."""
+    """A read that gets no records. Our own reader left it 20 s after the last record came."""
 
     def __init__(self, **reasons: Unusual) -> None:
         self.now_s = 1_000.0
