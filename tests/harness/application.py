@@ -176,7 +176,7 @@ class Application:
     # ------------------------------------------------------------------------------------------- processes
 
     def processes(self) -> list[Process]:
-        """All processes of the session, without those that are dead and not buried."""
+        """All processes of the session, without zombies."""
         command = ["ps", "-ww", "-o", "pid=,ppid=,state=,args=", "-s", str(self._driver.pid)]
         listing = subprocess.run(command, check=False, capture_output=True, text=True).stdout
         rows = [line.split(maxsplit=3) for line in listing.splitlines()]

@@ -92,7 +92,7 @@ def run(spark: SparkSession, folder: Path, settings: dict[str, Any]) -> None:
 
 
 def watch(query: StreamingQuery) -> None:
-    """Until the query ends, with its error if it failed, or until our standard input does."""
+    """Wait until the query ends, with its error if it failed, or stop it when our standard input ends."""
     while query.isActive:
         if select.select([sys.stdin], [], [], 0.1)[0]:
             query.stop()

@@ -54,11 +54,11 @@ class Driver:
     fail_on_data_loss: bool = True
     bounded: bool = False
     pattern: TopicPattern | None = None
-    """In place of the group's topics, which then are those that it matches."""
+    """Subscribed in place of the group's topics, which then are the topics that it matches."""
     offsets_min: int | None = None
     ending: OffsetBound | None = None
     name: str = "g"
-    """Of the group, in the options."""
+    """The group's name in the options."""
     planned: list[str] = field(default_factory=list)
     batches_done: int = 0
     sink: dict[int, Ranges] = field(default_factory=dict)
@@ -162,7 +162,7 @@ def dumps(checkpoint: Checkpoint) -> str:
 
 @lru_cache(maxsize=200)
 def loads(text: str) -> Checkpoint:
-    """A checkpoint is a value: in a world a hundred checks look at each, and reading it was half of the time."""
+    """Cached, as a checkpoint is a value: in a world a hundred checks look at each. Parsing was half of the time."""
     return Checkpoint.from_json(json.loads(text))
 
 

@@ -9,7 +9,7 @@ from spark_kgroup.wire.listing import Answers
 
 
 class FakeListing:
-    """Leaders are asked until they answer: at each look, those have answered that can.
+    """Leaders are asked until they answer: a look gets the answers of all leaders that can answer by then.
 
     Args:
         partitions: the partitions to ask for.

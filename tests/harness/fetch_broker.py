@@ -85,7 +85,7 @@ class FetchBroker:
         return [request for request in self.fake.requests if request.__api_key__ == FETCH]
 
     def leader(self, node_id: int = 1, epoch: int = 5, topic_id: UUID = TOPIC_ID) -> Leader:
-        """Of a partition that this broker leads."""
+        """This broker as the leader of a partition."""
         return Leader(node_id, *self.address, epoch, topic_id.hex)
 
 

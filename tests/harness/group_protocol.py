@@ -34,7 +34,7 @@ def speaking(protocol: str) -> Iterator[None]:
 
 
 def spoken(options: Mapping[str, str]) -> dict[str, str]:
-    """`options` of a query, for this test's protocol. Brokers are given the settings that are theirs under it."""
+    """`options` of a query, for this test's protocol. Settings that brokers decide under it are set there."""
     if _now == CLASSIC:
         return dict(options)
     asked_ms = min(int(options.get(_SESSION, 45_000)), _SESSION_MAX_MS)

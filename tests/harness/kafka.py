@@ -12,7 +12,7 @@ Contents = dict[tuple[int, int], bytes | None]
 """(partition, offset) -> value, of each record of a topic."""
 
 MakeTopic = Callable[..., str]
-"""So many partitions, and configurations -> the name of a new topic."""
+"""Number of partitions, and configurations -> the name of a new topic."""
 
 
 def produce(bootstrap: str, topic: str, count: int, *, partitions: int, first: int = 0, size: int = 20) -> None:

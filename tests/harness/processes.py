@@ -41,7 +41,7 @@ class Use:
 
 
 def use_of(pid: int) -> Use | None:
-    """None if the process is gone."""
+    """The use of a process, or None if it is gone."""
     folder = Path(f"/proc/{pid}")
     try:
         status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())

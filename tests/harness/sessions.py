@@ -95,7 +95,7 @@ def session_of(
 
 @asynccontextmanager
 async def running(*sessions: Session) -> AsyncIterator[None]:
-    """Let them run until the test's part of it is over."""
+    """Let sessions run until the end of the block."""
     tasks = [asyncio.create_task(session.run()) for session in sessions]
     try:
         yield

@@ -169,7 +169,7 @@ def flap(world: MemberWorld) -> None:
 
 
 def end_flapping(process: Process) -> None:
-    """Its connections last."""
+    """Its connections last from now on."""
     process.flapping = False
     process.on_trouble()
 

@@ -13,7 +13,7 @@ from spark_kgroup.testing import unsecured_token
 
 @contextmanager
 def token_endpoint(client_id: str, client_secret: str, *, lifetime_s: float = 3600) -> Iterator[str]:
-    """Its URL. It gives the client a token in the client's own name, and refuses all other clients."""
+    """Yields its URL. It gives the client a token in the client's own name, and refuses all other clients."""
     expected = "Basic " + base64.b64encode(f"{client_id}:{client_secret}".encode()).decode()
 
     class Endpoint(BaseHTTPRequestHandler):

@@ -112,7 +112,7 @@ def coming_and_going(group: MixedGroup, kinds: Sequence[str]) -> int:
     """Members join one by one, are killed and come back one by one, and leave one by one.
 
     Args:
-        kinds: of the members, the one that leads first first.
+        kinds: the client of each member, in the order in which they join. The first member leads at first.
 
     Returns:
         How many partitions moved between living members.

@@ -91,7 +91,7 @@ def _during_rebalance(session: ModuleType) -> None:
 
 
 def _asked_to_give_up(session: ModuleType) -> None:
-    """The coordinator's answer asks a seat to give up partitions. It has neither committed them nor given them up."""
+    """The coordinator's answer asks a seat to give up partitions, which it has neither committed nor given up."""
     assigned = session.contract.Assigned
     _stop(session.Session, "_carry_out", before=lambda _, effect: isinstance(effect, assigned) and effect.revoked)
 
