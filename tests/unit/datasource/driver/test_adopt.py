@@ -52,7 +52,7 @@ def test_committed_offsets_win_over_an_explicit_start_if_others_work_in_the_grou
 
 @pytest.mark.parametrize("explicit", [False, True])
 def test_a_start_at_the_end_is_committed_before_a_batch_relies_on_it(world: World, explicit: bool) -> None:
-    """Else its owner may die before it commits, and another application that starts at the end goes on behind."""
+    """Else its owner may die before it commits, and another application starts at a later end, past unread records."""
     group, driver = world(records=100, starting=parse_starting_offsets("latest" if explicit else "committed"))
     group.commit_fate = lambda: "lost"
     assert not driver.trigger()

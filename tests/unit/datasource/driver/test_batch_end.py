@@ -1,4 +1,4 @@
-"""Where a batch ends: end offsets and how long they are believed, the limit and whose turn it is under it."""
+"""Where a batch ends: end offsets and the age up to which they count, the limit and the partitions' turns under it."""
 
 import pytest
 from harness.boundary import P0, P1, World

@@ -196,7 +196,7 @@ class BoundaryWorld:
             assert len(unknown) <= 1, f"{tp}: the group does not know of {unknown}"
 
     def covered(self, tp: TopicPartition) -> int:
-        """Up to where records are in our completed batches or read and committed by the other application."""
+        """The offset below which all records are in our completed batches, or were read by the other application."""
         others = [(a, b) for read, a, b in self.group.other_read if read == tp]
         end = 0
         for a, b in sorted(self.driver.rows.get(tp, []) + others):

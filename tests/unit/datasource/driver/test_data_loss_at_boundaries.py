@@ -154,7 +154,7 @@ def test_a_limit_counts_what_is_there_not_what_is_lost(world: World) -> None:
 
 
 def test_records_deleted_after_planning_are_noticed_by_the_executors(world: World) -> None:
-    """The plan is the offsets' alone: a replay reads the same ranges."""
+    """The plan follows from the offsets alone: a replay reads the same ranges."""
     group, driver = world(records=100, fail_on_data_loss=False)
     with pytest.raises(Crash):
         driver.trigger(crash="uncommitted")
@@ -196,7 +196,7 @@ def test_a_starting_offset_that_is_gone_is_a_loss_and_earliest_is_not(world: Wor
 
 
 def truncate(group: FakeGroup, tp: TopicPartition, end: int) -> None:
-    """An unclean election."""
+    """An unclean election: the new leader's log ends at `end`."""
     group.elect(tp)
     list_less(group, tp, end)
 

@@ -49,7 +49,7 @@ filters = st.builds(
 def test_a_reader_that_was_given_filters_to_use_warns_of_later_queries_on_the_same_load(
     caplog: pytest.LogCaptureFixture, wanted: tuple[str, str, Any], warned: bool
 ) -> None:
-    """They get the rows of the first (PythonDataSourceV2.setReadInfo)."""
+    """Later queries get the rows of the first one (PythonDataSourceV2.setReadInfo)."""
     list(KgroupFilteringReader({}, StructType([])).pushFilters([made(*wanted)]))
     assert ("Call load() for each query." in caplog.text) is warned
 

@@ -27,7 +27,7 @@ def later(group: FakeGroup, ms: int = END_OFFSETS_MAX_AGE_MS + 1) -> None:
 
 
 def produce_and_read(group: FakeGroup, driver: Driver, tp: TopicPartition = P0) -> None:
-    """One batch with the news of a partition."""
+    """One batch with new records of a partition."""
     group.produce(tp, 5)
     later(group)
     assert driver.trigger()
@@ -109,14 +109,14 @@ def test_without_losses_as_errors_a_query_goes_on_for_ever(world: World, caplog:
 
 
 def test_a_leader_that_answered_between_two_triggers_begins_anew(world: World) -> None:
-    """Triggers are rare: that it was silent at two of them does not mean that it was all the while."""
+    """Triggers are rare: a leader that was silent at two of them may have answered in between."""
     group, driver = world(partitions=2, records=10)
     driver.drain()
     lose_leader(group)
     produce_and_read(group, driver)
     later(group, 100_000)
     del group.out_of_reach[P1]
-    driver.boundary.logs._ends._collect()  # as the runtime hears it
+    driver.boundary.logs._ends._collect()  # as the runtime hears its answer
     lose_leader(group)
     later(group, 250_000)
     for _ in range(2):

@@ -175,7 +175,7 @@ def _sooner(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def greet(channel: Channel, address: list[object]) -> None:
-    """As the sidecar of executor 1 does, without waiting for the answer."""
+    """Greet the registry as the sidecar of executor 1 does, without waiting for the answer."""
     channel.send({"op": "hello", "id": 5, "query": "q", "executor": executor("1"), "sidecar": True, "address": address})
 
 
@@ -298,7 +298,7 @@ def test_a_registry_without_descriptors_says_so_once_and_serves_those_it_has(
 
 
 def shares(partitions: int) -> tuple[dict[str, list[list[Range]]], dict[str, list[Position]]]:
-    """One seat reads topics with names as long as Kafka has them, from offsets as large."""
+    """A share of one seat with the longest names of topics and the largest offsets that Kafka has."""
     names = [f"{n:0249}" for n in range(partitions)]
     far = 2**63 - 1
     leader = Leader(12, "broker-12.example.org", 9092, 2**31 - 1, "f" * 32)
@@ -383,7 +383,7 @@ def test_a_served_read_is_counted_and_makes_its_seat_warm(registry: Registry, si
 
 
 def test_each_heartbeat_answers_a_sidecar_which_seats_it_is_home_to(registry: Registry, sidecar: Sidecar) -> None:
-    """So that it ends the servers of seats that have moved away."""
+    """So the sidecar ends the servers of seats that have moved away."""
     one, two = sidecar("1"), sidecar("2")
     scan = plan(registry, 0)
     for ticket in range(2):
@@ -551,7 +551,7 @@ def test_a_port_that_stays_taken_names_the_option() -> None:
 def test_the_port_of_a_stream_reader_that_is_on_its_way_out_is_waited_for() -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        registry = Registry(SEATS, port=port, wait_s=lambda _: taken.close())  # it goes between two tries
+        registry = Registry(SEATS, port=port, wait_s=lambda _: taken.close())  # freed between two tries
         registry.start()
         assert taken.fileno() == -1
         connect(("127.0.0.1", registry.port), registry.key).close()
@@ -585,7 +585,7 @@ def test_a_registry_listens_on_all_addresses_of_this_host_by_default(registry: R
 
 
 def test_a_registry_without_ipv6_listens_on_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be switched off although the kernel and Python know it."""
+    """IPv6 may be switched off although the kernel and Python know it."""
     create_server = socket.create_server
 
     def without_ipv6(*given: Any, family: int, **more: Any) -> socket.socket:

@@ -36,7 +36,7 @@ EXECUTOR: Message = {
 BIND: Message = {"op": "bind", "id": 1, "scan": 1, "ticket": 0, "executor": EXECUTOR, "for_guest": False}
 FLOOD = 10_000
 KEY = new_key()
-"""Another query's."""
+"""The key of another query."""
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def bind(channel: Channel) -> Message:
 
 
 def reset(sock: socket.socket) -> None:
-    """Close without the time of waiting in which the port stays taken."""
+    """Close without TIME_WAIT, in which the port would stay taken."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
 

@@ -49,7 +49,7 @@ def checkpoint(**positions: int) -> Checkpoint:
 
 
 def progress(latest: Any, end: Any = None, **more: Any) -> dict[str, Any]:
-    """As Spark 4.3 reports it."""
+    """The progress of a query as Spark 4.3 reports it."""
     source = {
         "description": "PythonMicroBatchStreamWithAdmissionControl@1",
         "startOffset": None,

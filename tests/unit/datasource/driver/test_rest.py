@@ -66,7 +66,7 @@ def test_an_open_transaction_that_holds_the_end_back_does_not_make_idle_triggers
 ) -> None:
     group, driver = world(records=10, read_committed=True)
     driver.drain()
-    group.stable = {P0: 6}  # as after a change to read_committed: we are further
+    group.stable = {P0: 6}  # as after a change to read_committed: our position is beyond it
     idle_triggers(group, driver, 1)
     assert asked_between(group, monkeypatch, lambda: idle_triggers(group, driver, 20)) == {"end_offsets"}
 

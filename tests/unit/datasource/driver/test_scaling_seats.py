@@ -222,7 +222,7 @@ def test_members_that_only_look_like_former_seats_are_left_alone(world: World) -
 
 @pytest.mark.parametrize("group_type", ["classic", "consumer"])
 def test_former_seats_under_another_client_id_are_known_by_what_they_wrote(world: World, group_type: str) -> None:
-    """A pod's name is a client id, and another one at each start."""
+    """A pod's name may be the client id, and it is another one at each start."""
     group, driver = world(partitions=6, seats=6, records=30)
     group.group_type = group_type
     driver.trigger()

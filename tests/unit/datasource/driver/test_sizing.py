@@ -1,4 +1,4 @@
-"""How many seats a query has that does not say it (`sizing`)."""
+"""The number of seats of a query without the option `members` (`sizing`)."""
 
 import subprocess
 import sys
@@ -85,7 +85,7 @@ def test_a_given_number_of_seats_is_used() -> None:
         (["--master", "yarn", "--conf", "spark.driver.bindAddress=127.0.1.1"], True),
         (["--master", "yarn", "--conf", "spark.driver.bindAddress=[::1]"], True),
         (["--master", "yarn", "--conf", "spark.driver.bindAddress=0.0.0.0"], False),
-        # Forwarded from where executors are told to go.
+        # Executors go to d.example, from where connections are forwarded to this host.
         (["--master", "yarn", "-c", "spark.driver.bindAddress=127.0.0.1", "-c", "spark.driver.host=d.example"], False),
         (["--master", "yarn", "--conf", "spark.driver.host=127.example.org"], False),
         (["--master", "k8s://https://host"], False),

@@ -16,7 +16,7 @@ from pyspark_kgroup.shared.messages import parse
 from pyspark_kgroup.shared.tickets import Range
 
 MESSAGES = 50_000
-"""For each of four readers."""
+"""The number of messages for each of four readers."""
 
 EXECUTORS: list[Any] = [
     {"key": f"{name}:1:1", "executor_id": name, "host": "h", "pid": 1, "warm": warm, "rack": "", "cores": 0}
@@ -58,7 +58,7 @@ FIELDS = {
     "homes": ("seats",),
     None: ("seat",),
 }
-"""Of messages that the readers take, and of some that they do not."""
+"""The fields of messages that the readers take, and of some that they do not."""
 
 MEANT: dict[str, tuple[Any, ...]] = {
     "op": tuple(FIELDS),

@@ -62,7 +62,7 @@ def query() -> Iterator[Query]:
 
 @pytest.fixture
 def address(query: Query, home: Executor) -> SidecarAddress:
-    """Of the sidecar of the seat's home."""
+    """The address of the sidecar of the seat's home."""
     assert query.run(home, NO_RECORDS) == []
     (address,) = query.registry.sidecars()
     assert (address.host, address.executor) == ("127.0.0.1", home.key)
@@ -227,7 +227,7 @@ def test_unauthenticated_peers_hold_no_more_descriptors_of_a_sidecar_than_there_
     assert crowd[-1].recv(1), "all were taken, and the last one was greeted"
     assert len(os.listdir(f"/proc/{pid}/fd")) <= at_rest + SIDECAR_UNAUTHENTICATED_MAX + 1
     with connect((address.host, address.port), query.registry.key, address.server).socket:
-        pass  # who has the key is heard meanwhile
+        pass  # a peer with the key is heard meanwhile
     for each in crowd:
         each.close()
 

@@ -19,7 +19,7 @@ AWAY = "ssl://b:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refu
 
 
 def read_of(*errors: tuple[int, str]) -> None:
-    """One that hears of each of these once a second, again and again."""
+    """A read that hears of each of these errors once a second, again and again."""
     now_s = [1000.0]
     unread = _Unread([Range("t", 0, 0, 1)], ReadSettings(consumer_config={}), lambda: now_s[0])
     while now_s[0] <= 1000 + STARTUP_TIMEOUT_MS / 1000 + 1:

@@ -159,7 +159,7 @@ def test_only_the_partition_whose_tag_has_changed_is_fetched_again(consumer: Con
 def test_behind_a_piece_the_server_fetches_what_the_next_batch_begins_with(
     consumer: Consumer, control: socket.socket
 ) -> None:
-    """Other tasks read the rest of its share: 2..6 is no business of the server's."""
+    """Other tasks read the rest of its share: the server does not fetch 2..6."""
     for log in consumer.logs.values():
         log[:] = [str(offset).encode() for offset in range(10)]
     assert read(control, 0, 2, {P0: "x/1", P1: "x/1"}, owned=6) == {P0: [b"0", b"1"], P1: [b"0", b"1"]}

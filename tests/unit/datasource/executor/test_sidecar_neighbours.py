@@ -82,7 +82,7 @@ class Squatter:
 def test_a_sidecar_in_a_folder_that_somebody_else_made_is_never_asked(
     query: Query, executor: Executor, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither for the key nor for time: a peer that is silent would cost each task the patience of a handshake."""
+    """No worker connects to it: a peer that is silent would cost each task the patience of a handshake."""
     with Squatter(query.place(executor).folder) as squatter:
         for _ in range(3):
             assert query.run(executor, NO_RECORDS) == []
@@ -111,7 +111,7 @@ def test_the_folder_of_one_executor_does_not_reveal_that_of_another() -> None:
     with sleeping_executor("1") as first, sleeping_executor("2") as second:
         for executor in (first, second):
             prefix, _, digest = place_of(executor, key).folder.name.rpartition("-")
-            assert prefix.endswith(f"-{executor.pid}-{executor.key.rpartition(':')[2]}")  # for those who sweep
+            assert prefix.endswith(f"-{executor.pid}-{executor.key.rpartition(':')[2]}")  # for sweeps
             assert len(digest) == 16
             digests.add(digest)
             assert place_of(executor, key) == place_of(executor, key)
@@ -261,7 +261,7 @@ def test_a_sidecar_that_runs_out_of_descriptors_says_so_and_is_replaced_after_th
 
 
 def test_a_share_larger_than_what_clients_may_send_reaches_the_seats_server(executor: Executor) -> None:
-    """Of few partitions with tags as no log has them: librdkafka takes seconds for thousands of topics."""
+    """Few partitions, with tags longer than any log has: librdkafka takes seconds for thousands of topics."""
     tag = "t" * (CHANNEL_REQUEST_BYTES_MAX // 4)
     with Query(NO_BROKER, "t", {"seat-0": list(range(8))}, leaders=lambda *_: {}) as query:
         query.tags = dict.fromkeys(range(8), tag)

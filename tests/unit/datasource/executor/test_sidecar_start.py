@@ -156,7 +156,7 @@ def test_a_read_has_the_cpu_before_the_sidecar_that_is_started_for_later_ones(
 def test_a_worker_that_ends_with_its_task_first_hands_over_what_a_starting_sidecar_needs(
     query: Query, executor: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or the registry and the sidecar hear half of it."""
+    """Else the registry and the sidecar would hear half of it."""
     may_start = threading.Event()
 
     def start(_: SidecarClient, on_handed_over: Callable[[], None]) -> None:

@@ -32,13 +32,13 @@ def _shorter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def executor() -> Iterator[Executor]:
-    """One without a sidecar: there is no Kafka here for its seats' servers."""
+    """An executor without a sidecar: there is no Kafka here for its seats' servers."""
     with sleeping_executor() as executor:
         yield replace(executor, warm=False)
 
 
 def fixed_ticket(port: int, key: bytes) -> TicketPayload:
-    """Of a query whose registry is there, if anywhere."""
+    """A FIXED ticket of a query whose registry is at this port."""
     return TicketPayload(
         scan_id=1,
         ticket=0,

@@ -91,7 +91,7 @@ def test_driver_and_executors_get_the_same_security_settings() -> None:
 
 
 def test_librdkafka_takes_every_property_that_it_gets() -> None:
-    """Its own names, checked by itself: an unknown one would be refused when a consumer is made."""
+    """librdkafka checks its own names: it would refuse an unknown one when a consumer is made."""
     options = parsed({**PASSWORD, "enable.ssl.certificate.verification": "true", "fetch.min.bytes": "2"})
     assert options.passed_on == {"fetch.min.bytes": "2"}
     assert {f"kafka.{name}" for name in options.security} <= {row.name for row in SECURITY}
@@ -307,7 +307,7 @@ def test_a_token_callback_that_cannot_be_imported_is_named(name: str) -> None:
     ],
 )
 def test_a_function_that_does_not_say_that_it_is_a_token_callback_is_never_called(name: str, tmp_path: Path) -> None:
-    """Who may write options, as in a view of SQL, might run a command by one that takes a text."""
+    """Else a user who may write options, as in a view of SQL, might run a command by a function that takes a text."""
     made = tmp_path / "made"
     gadget = {**OAUTH, "sasl.oauthbearer.config": f"touch {made}"}
     properties = parsed(gadget, tokenCallback=name).security

@@ -46,7 +46,7 @@ def held(folder: Path) -> ApplicationKey:
 
 
 def value_of(folder: Path) -> bytes:
-    """In a process of its own, which ends without a word, as killed ones do."""
+    """The key, held in a process of its own that ends without releasing it, as killed ones do."""
     return held(folder).value
 
 

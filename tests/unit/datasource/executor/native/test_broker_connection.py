@@ -79,7 +79,7 @@ def test_the_newest_version_of_fetch_that_both_speak_is_taken_and_names_topics_w
     [((0, 11), True, "Fetch in versions 0 to 11"), ((18, 20), True, "18 to 20"), ((13, 17), False, "13 to 17")],
 )
 def test_a_broker_without_a_version_in_common_is_unusual(versions: tuple[int, int], by_id: bool, why: str) -> None:
-    """It speaks the same at the next read: that is told once, not with each of them."""
+    """It has the same versions at the next read, so the reason is told once, not with each read."""
     with FetchBroker(lambda _: None, versions=versions) as broker, pytest.raises(Unusual, match=why) as unusual:
         connect(broker, by_id=by_id)
     assert unusual.value.lasting

@@ -487,7 +487,7 @@ STREAMS = ["gzip", "lz4", "zstd"]
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of batches, 100 bytes are decompressed at a time."""
+    """Batches are decompressed 100 bytes at a time."""
     for module in (codecs_module, decode_module):
         monkeypatch.setattr(module, "DECOMPRESSED_PIECE_BYTES", 100)
 

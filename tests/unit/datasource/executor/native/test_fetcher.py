@@ -51,13 +51,13 @@ def fetching(*brokers: FetchBroker) -> Iterator[Fetcher]:
 
 
 def ask_and_connect(fetcher: Fetcher) -> None:
-    """Until a request is under way."""
+    """Ask, and wait until a request is under way."""
     fetcher.ask()
     wait_for(lambda: fetcher.ready(0) or fetcher.connections(), "a request")
 
 
 def next_chunks(fetcher: Fetcher, *, go_on: bool = True) -> list[Chunk]:
-    """Those of the next answers: of one of each broker that has one by now."""
+    """The chunks of the next answers: of one answer of each broker that has one by now."""
     fetcher.ask()
     return [
         chunk._replace(records=memoryview(bytes(chunk.records)))
@@ -178,7 +178,7 @@ def test_a_partition_that_is_dropped_is_shown_no_more_though_it_is_on_its_way() 
 
 
 def test_several_brokers_are_asked_at_the_same_time_each_for_its_own() -> None:
-    """None answers before both are asked."""
+    """No broker answers before both are asked."""
     brokers: list[FetchBroker] = []
 
     def both_asked(number: int, offset: int) -> bytes:
@@ -198,7 +198,7 @@ def test_several_brokers_are_asked_at_the_same_time_each_for_its_own() -> None:
 
 
 def test_brokers_are_connected_to_side_by_side() -> None:
-    """None says its versions before all have a connection."""
+    """No broker tells its versions before all have a connection."""
     brokers = [FetchBroker(answering(lambda _, offset: log(offset))) for _ in range(3)]
 
     def late(broker: FetchBroker) -> Callable[[int], Any]:
@@ -571,8 +571,8 @@ def test_the_replica_that_a_leader_prefers_is_asked_from_then_on() -> None:
     ids=["OFFSET_OUT_OF_RANGE", "NOT_LEADER_OR_FOLLOWER", "FENCED_LEADER_EPOCH", "another log", "nothing, twice"],
 )
 def test_the_leader_itself_is_read_after_its_preferred_replica_failed(refusal: Callable[[int], Any]) -> None:
-    """It is behind, or has lost its place. The leader does not hear then where we are, so that it does not send us
-    back."""
+    """The replica is behind, or has lost its place. The leader is not told our rack any more, so that it does not send
+    us back."""
     replica = FetchBroker(answering(lambda n, offset: log(offset) if offset == 0 else refusal(n)))
     with replica:
 

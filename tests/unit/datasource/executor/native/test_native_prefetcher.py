@@ -172,7 +172,7 @@ def test_long_polls_wait_for_many_records_while_they_flow_and_for_one_when_they_
 
 
 def test_no_more_is_asked_for_than_there_is_room(library: CDLL) -> None:
-    """Without an end: only the bound stops it."""
+    """The log has no end: only the bound stops the fetches."""
     seat = Seat(library, share=PREFETCH_BYTES_MIN)
     with FetchBroker(answering(lambda _, offset: log(offset, 100, 1_000))) as broker:
         seat.begin(broker.leader(), P0, P1)
@@ -211,7 +211,7 @@ def test_a_read_goes_on_without_room_and_keeps_nothing_beyond_its_end(library: C
 def test_records_that_decompress_to_more_than_the_room_are_fetched_in_parts(
     library: CDLL,
 ) -> None:
-    """300 MB in 1 MB."""
+    """300 MB of records, compressed to 18 KB."""
     whole = [
         Batch([Record(n, None, bytes(1_000_000)) for n in range(k, k + 10)], "zstd").encoded()
         for k in range(0, 300, 10)

@@ -217,7 +217,7 @@ def test_rights_that_are_back_after_a_moment_are_no_error() -> None:
 
 
 def test_a_broker_that_throttles_for_ever_is_left_after_half_of_the_reads_patience() -> None:
-    """The other half is librdkafka's, and begins where this one did."""
+    """The other half is librdkafka's, whose patience counts from the same instant (`quiet_since_s`)."""
     with FetchBroker(lambda _: response({}, throttle_ms=1)) as broker:
         began_s = time.monotonic()
         _, left = drained_with_reasons(
