@@ -170,7 +170,7 @@ def test_whatever_the_order_sources_that_change_places_at_rest_read_each_record_
 
 
 def renamed(driver: Driver, **what: str) -> None:
-    """The query comes back with other names in its options, and its commits bear the prefix in them."""
+    """The query comes back with other names in its options, and its commits bear the new prefix. Seats keep theirs."""
     driver.restart()
     driver.options = replace(driver.options, **what)
     driver.boundary = Boundary(driver.group, driver.options, clock=lambda: driver.group.now_ms, bounded=False)
