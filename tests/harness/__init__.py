@@ -1,1 +1,1 @@
-"""What several test layers share: producing to and reading from a real Kafka, and watching a stream."""
+"""Shared by several test layers: producing to and reading from a real Kafka, and watching a stream."""

@@ -30,7 +30,8 @@ CLASS_ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
 (measured: 4.8 instead of 10.2 s until its first batch). A Java or a PySpark that it does not fit does without it."""
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Of a JVM that lives for seconds: a second compiler and a collector with many threads cost more than they give."""
+"""Options of a JVM that lives for seconds: a second compiler and a collector with many threads cost more than they
+give."""
 
 
 class Row(NamedTuple):
@@ -56,17 +57,17 @@ class Application:
     A context manager that leaves no process. A second one on the same folder is the restart.
 
     Args:
-        folder: where everything lies; made if it is missing.
+        folder: the folder of all its files, made if it is missing.
         read: options of the kgroup stream.
         sink: Spark's own file sink, or a foreachBatch function with the batch id as key.
         trigger: a processing time, or "availableNow".
         stop_at: one of the points in `harness/stop_points`, or "after sink, before commit log".
-        conf: Spark's configuration beyond what is set here.
+        conf: Spark's configuration beyond the settings of `_conf`.
         cut_off: Spark's id of an executor that cannot reach the registry on the driver.
         shuffles: whether the rows are shuffled on their way to the sink ("after shuffle" is a point there).
 
     Attributes:
-        program: what the driver runs, with the folder as its argument.
+        program: the program that the driver runs, with the folder as its argument.
     """
 
     program = _HERE / "driver_program.py"
@@ -101,7 +102,7 @@ class Application:
     # -------------------------------------------------------------------------------------------- lifetime
 
     def start(self) -> Self:
-        """Start the driver; returns at once."""
+        """Start the driver, and return at once."""
         assert self._process is None, "an application starts once: make another one for the restart"
         for made in ("temporary", "stop"):
             (self.folder / made).mkdir(parents=True, exist_ok=True)
@@ -138,7 +139,7 @@ class Application:
             self._print_logs()
 
     def _print_logs(self) -> None:
-        """What a failed test is explained by, for pytest to show with it."""
+        """Print the logs that explain a failed test, for pytest to show with it."""
         for name, length in (("failure.txt", 4_000), ("members.log", 6_000), ("driver.log", 12_000)):
             path = self.folder / name
             if path.exists():
@@ -150,12 +151,12 @@ class Application:
         self._close()
 
     def stop(self, timeout_s: float = 300) -> None:
-        """Stop the query and end the driver in good order; a failed query is an error."""
+        """Stop the query and end the driver in good order. A failed query is an error."""
         self._driver.stdin.close()
         assert self.await_end(timeout_s) == 0, self._ending()
 
     def await_end(self, timeout_s: float = 300) -> int:
-        """Wait for the driver to end, and all its children; returns its exit code."""
+        """Wait for the driver to end, and all its children. Returns the driver's exit code."""
         code = int(self._driver.wait(timeout_s))
         wait_for(lambda: not self.processes(), "all processes of the application to end", timeout_s)
         self._close()
@@ -175,7 +176,7 @@ class Application:
     # ------------------------------------------------------------------------------------------- processes
 
     def processes(self) -> list[Process]:
-        """All processes of the session, without those that are dead and not buried."""
+        """All processes of the session, without zombies."""
         command = ["ps", "-ww", "-o", "pid=,ppid=,state=,args=", "-s", str(self._driver.pid)]
         listing = subprocess.run(command, check=False, capture_output=True, text=True).stdout
         rows = [line.split(maxsplit=3) for line in listing.splitlines()]
@@ -187,7 +188,7 @@ class Application:
 
     @property
     def jvm_pid(self) -> int:
-        """The driver's JVM; waits for it to be there."""
+        """The driver's JVM. Waits for it to be there."""
 
         def found() -> list[int]:
             children = [p for p in self.processes() if p.parent == self.driver_pid]
@@ -197,7 +198,7 @@ class Application:
 
     @property
     def reader_pid(self) -> int:
-        """The stream reader's process; waits for it to be there."""
+        """The stream reader's process. Waits for it to be there."""
 
         def found() -> list[int]:
             return [p.pid for p in self.processes() if "python_streaming_source_runner" in p.command]
@@ -206,9 +207,10 @@ class Application:
 
     @property
     def worker_pids(self) -> list[int]:
-        """Python workers of the executors, as many as there are now: what Spark's daemon of their kind has forked.
+        """Python workers of the executors, as many as there are now: the forks of Spark's daemon of their kind.
 
-        What looks data sources up for a driver that starts is forked by a daemon, too. Nobody tries that one again.
+        The worker that looks data sources up for a starting driver is forked by another kind of daemon. It is left out,
+        because Spark does not try again after its death.
         """
         daemons = [p for p in self.processes() if p.command.endswith(" ".join(WORKERS))]
         forks = {p.pid for p in daemons}
@@ -220,14 +222,14 @@ class Application:
         return sorted(p.pid for p in self.processes() if "CoarseGrainedExecutorBackend" in p.command)
 
     def sidecars(self, executor: int | None = None) -> list[int]:
-        """Sidecars of this application, or of one executor's JVM, and not what they have forked."""
+        """Sidecars of this application, or of one executor's JVM, without the processes that they have forked."""
         all_of_them = self._beside()
         pids = {process.pid for process in all_of_them}
         found = [process.pid for process in all_of_them if process.parent not in pids]
         return [pid for pid in found if executor is None or executor in _watched_by(pid)]
 
     def seat_servers(self, executor: int) -> list[int]:
-        """What the sidecar of an executor has forked."""
+        """The processes that the sidecar of an executor has forked."""
         parents = self.sidecars(executor)
         return sorted(process.pid for process in self._beside() if process.parent in parents)
 
@@ -250,7 +252,7 @@ class Application:
         self._signal_all(signal.SIGCONT, done=lambda process: process.state != "T")
 
     def _signal_all(self, number: signal.Signals, done: Any) -> None:
-        """Until `done` holds for every process: some are born while others are told."""
+        """Signal until `done` holds for every process, because new processes may start meanwhile."""
 
         def all_done() -> bool:
             waiting = [process.pid for process in self.processes() if not done(process)]
@@ -264,7 +266,7 @@ class Application:
     # ---------------------------------------------------------------------------------------------- points
 
     def await_stop_point(self, timeout_s: float = 300) -> int:
-        """Wait until a process has reached the named point, and stands there; returns its pid."""
+        """Wait until a process has reached the named point, and stands there. Returns its pid."""
         if self.stop_at == _LOGGED and self._sink == "files":
             return self._catch_between_logs(timeout_s)
         reached = self.folder / "stop" / "reached"
@@ -272,7 +274,7 @@ class Application:
         return int(reached.read_text())
 
     def disarm(self) -> None:
-        """Let nobody stop at the named point, until `arm`. May be called before the start."""
+        """Let no process stop at the named point, until `arm`. May be called before the start."""
         (self.folder / "stop").mkdir(parents=True, exist_ok=True)
         (self.folder / "stop" / "disarmed").touch()
 
@@ -290,7 +292,7 @@ class Application:
     def _catch_between_logs(self, timeout_s: float) -> int:
         """Spark's file sink runs no Python: stop the JVM when its log has a batch that the commit log has not.
 
-        A try may come late; the next batch is another one.
+        A try may come too late. The next batch is the next try.
         """
         deadline = time.monotonic() + timeout_s
         jvm = self.jvm_pid
@@ -318,19 +320,19 @@ class Application:
         return _newest(self.folder / "checkpoint" / "commits") + 1
 
     def progress(self) -> list[dict[str, Any]]:
-        """What Spark reported, oldest first; all runs on this folder."""
+        """Spark's progress reports of all runs on this folder, oldest first."""
         path = self.folder / "progress.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def await_rows(self, count: int, timeout_s: float = 300) -> list[Row]:
-        """Wait until the sink holds `count` rows, and return what it holds."""
+        """Wait until the sink holds `count` rows, and return all its rows."""
         found: list[Row] = self.wait_for(
             lambda: there if len(there := rows(self.folder)) >= count else [], f"{count} rows", timeout_s
         )
         return found
 
     def wait_for(self, condition: Any, what: str, timeout_s: float = 300, every_s: float = 0.05) -> Any:
-        """As `harness.waiting.wait_for`; a driver that has ended is an error at once."""
+        """As `harness.waiting.wait_for`, but a driver that has ended is an error at once."""
 
         def alive_and_so() -> Any:
             if (value := condition()) or self._driver.poll() is None:
@@ -347,7 +349,7 @@ class Application:
 
 
 def stop_environment(folder: Path, stop_at: str | None) -> dict[str, str]:
-    """What arms a named point, for an application in `folder` and for all the processes that work for it."""
+    """Environment variables that arm a named point, for an application in `folder` and all its processes."""
     return {
         "PYTHONPATH": str(_HERE / "stop_points"),
         "TMPDIR": str(folder / "temporary"),
@@ -391,7 +393,7 @@ def _watched_by(pid: int) -> set[int]:
 
 
 def rows(folder: Path) -> list[Row]:
-    """What the application's sink holds, batch by batch: of Spark's file sink, only what its log names."""
+    """The rows in the application's sink, batch by batch: of Spark's file sink, only files that its log names."""
     return [row for file in sink_files(folder) for row in file.rows]
 
 
@@ -399,7 +401,7 @@ class SinkFile(NamedTuple):
     """One file of a sink.
 
     Attributes:
-        wall_shown_at_s: from when on the sink showed it.
+        wall_shown_at_s: when the sink began to show it.
     """
 
     path: Path
@@ -413,7 +415,7 @@ class SinkFile(NamedTuple):
 
 
 def sink_files(folder: Path) -> list[SinkFile]:
-    """The files of the application's sink, batch by batch: of Spark's file sink, only what its log names."""
+    """The files of the application's sink, batch by batch: of Spark's file sink, only files that its log names."""
     logged = folder / "sink" / "_spark_metadata"
     if logged.exists():
         return [file for batch_id in sorted(_numbers(logged)) for file in _sunk(logged / str(batch_id), batch_id)]
@@ -442,7 +444,7 @@ def quick_java() -> str:
 
 
 def _temporary(folder: Path) -> str:
-    """What is killed cannot clean up: everything temporary lies in the folder."""
+    """The option that keeps temporary files in the folder, because a killed JVM cannot clean up."""
     return f"-Djava.io.tmpdir={folder}"
 
 

@@ -1,4 +1,4 @@
-"""A fake coordinator of two groups, one of which a seat under test leads: for what a leader does with its assignor."""
+"""A fake coordinator of two groups, one of which a seat under test leads: for tests of a leader and its assignor."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

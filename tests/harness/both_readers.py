@@ -20,7 +20,7 @@ STALL_MS = 30_000
 
 
 def reading(options: Mapping[str, str], topic: str) -> tuple[ReadSettings, dict[int, Leader]]:
-    """How a query with `options` reads `topic`, and who leads its partitions."""
+    """How a query with `options` reads `topic`, and the leaders of its partitions."""
     checked = parse({"kafka.group.id": "reads", "subscribe": topic, **options})
     settings = ReadSettings(
         consumer_config=checked.consumer_config(),
@@ -31,7 +31,7 @@ def reading(options: Mapping[str, str], topic: str) -> tuple[ReadSettings, dict[
 
 
 def leaders_of(checked: SourceOptions, topic: str) -> dict[int, Leader]:
-    """Who leads the partitions of `topic`, by metadata asked for with these options."""
+    """The leaders of the partitions of `topic`, by metadata asked for with these options."""
 
     async def look() -> dict[int, Leader]:
         security = security_of(driver_settings(checked.security))
@@ -47,7 +47,7 @@ def leaders_of(checked: SourceOptions, topic: str) -> dict[int, Leader]:
 
 
 def whole(bootstrap: str, topic: str, leaders: Mapping[int, Leader]) -> list[Range]:
-    """All that the topic has now."""
+    """Ranges of all records that the topic has now."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "watermarks"})
     try:
         ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), 30) for p in leaders}
@@ -59,7 +59,10 @@ def whole(bootstrap: str, topic: str, leaders: Mapping[int, Leader]) -> list[Ran
 def natively(
     ranges: Sequence[Range], settings: ReadSettings, on_batches: Callable[[int], None] = lambda _: None
 ) -> tuple[pa.Table, Sequence[Range]]:
-    """The rows in the order of their offsets, and what was left to librdkafka; is told how many batches have come."""
+    """The rows in the order of their offsets, and the ranges that were left to librdkafka.
+
+    `on_batches` is told how many batches have come.
+    """
     batches: list[pa.RecordBatch] = []
     left: list[Sequence[Range]] = []
 
@@ -80,7 +83,7 @@ def natively(
 def by_both(
     ranges: Sequence[Range], settings: ReadSettings, on_batches: Callable[[int], None] = lambda _: None
 ) -> pa.Table:
-    """The rows, which both see alike, and our own reader without librdkafka's help."""
+    """The rows, which both readers see alike, ours without librdkafka's help."""
     ours, left = natively(ranges, settings, on_batches)
     assert left == (), "left to librdkafka"
     theirs = _in_order(list(read_ranges(ranges, settings)), settings)
@@ -89,7 +92,7 @@ def by_both(
 
 
 def _in_order(batches: Sequence[pa.RecordBatch], settings: ReadSettings) -> pa.Table:
-    """Those of a partition come in the order of their offsets by themselves, or this fails."""
+    """The rows in the order of their offsets. Fails if those of a partition do not come in that order by themselves."""
     table = pa.Table.from_batches(batches, schema=arrow_schema(settings.include_headers))
     table.validate(full=True)
     partitions, offsets = table["partition"].to_pylist(), table["offset"].to_pylist()

@@ -1,4 +1,4 @@
-"""What tests of a boundary's steps share: two partitions, a seat that does not come to rest, what was told and when."""
+"""Shared by tests of a boundary's steps: two partitions, a seat that does not come to rest, logged messages, time."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +12,7 @@ from spark_kgroup.model import TopicPartition
 P0, P1 = (TopicPartition("t", index) for index in range(2))
 
 World = Callable[..., tuple[FakeGroup, Driver]]
-"""What the fixture `world` is."""
+"""The type of the fixture `world`."""
 
 
 def elapsed_ms(group: FakeGroup, call: Callable[[], object]) -> int:

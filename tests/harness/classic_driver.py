@@ -173,7 +173,7 @@ class Driver:
         return self.answer_join(generation=generation)
 
     def rebalance_to(self, *indexes: int, generation: int = 2) -> list[contract.Effect]:
-        """A whole cooperative rebalance from STABLE; the effects of its last step."""
+        """A whole cooperative rebalance from STABLE. Returns the effects of its last step."""
         self.rebalance_and_join(generation)
         return self.answer_sync(*indexes)
 
@@ -194,6 +194,6 @@ def request_in(effects: Sequence[contract.Effect]) -> contract.Request:
 
 
 def claim(request: contract.Request) -> Subscription:
-    """What a join claims."""
+    """The subscription of a join, which has its claims."""
     assert isinstance(request, contract.JoinRequest)
     return request.protocols[0][1]

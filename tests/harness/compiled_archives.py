@@ -16,7 +16,7 @@ import pyspark
 
 
 def compile_archive(path: Path) -> int:
-    """Add the compiled form of each module to an archive; returns how many were added (none the second time)."""
+    """Add the compiled form of each module to an archive. Returns how many were added (none the second time)."""
     with zipfile.ZipFile(path) as archive:
         entries = {info.filename: archive.read(info) for info in archive.infolist()}
     missing = [name for name in entries if name.endswith(".py") and f"{name}c" not in entries]
@@ -30,7 +30,7 @@ def compile_archive(path: Path) -> int:
 
 
 def compiled(source: bytes, name: str) -> bytes:
-    """A .pyc that nobody compares with its source (PEP 552, unchecked): both are in one archive."""
+    """A .pyc that Python does not compare with its source (PEP 552, unchecked): both are in one archive."""
     with TemporaryDirectory() as folder:
         module, target = Path(folder, "module.py"), Path(folder, "module.pyc")
         module.write_bytes(source)

@@ -85,7 +85,7 @@ class Driver:
         return self.take(contract.Tick())
 
     def into(self, state: State) -> Driver:
-        """Bring a new machine into `state`; in the group it owns 0 and 1, and in RECONCILING must give up 1.
+        """Bring a new machine into `state`. In the group it owns 0 and 1, and in RECONCILING it must give up 1.
 
         RESUMING takes a driver that was made with `OWING`, which must give up 1 as well.
         """

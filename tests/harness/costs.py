@@ -1,7 +1,7 @@
-"""What each test costs: seconds by the clock and CPU seconds, of its setup, its call and its teardown.
+"""The costs of each test: seconds by the clock and CPU seconds, of its setup, its call and its teardown.
 
 `--costs FILE` writes a line of JSON as each phase ends and each fixture is made. CPU time is that of pytest's process
-and of its descendants, also of those that have ended and were waited for; a process that left the tree (a sidecar that
+and of its descendants, also of those that have ended and were waited for. A process that left the tree (a sidecar that
 its worker outlived) is not in it. Linux: it reads /proc.
 """
 
@@ -28,7 +28,7 @@ def tree_cpu_s(root: int) -> float:
             for task in (folder / "task").iterdir():
                 left += map(int, (task / "children").read_text().split())
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended meanwhile: whoever waited for it has its time
+            continue  # it ended meanwhile: the process that waited for it has its time
     return ticks / _TICKS_PER_S
 
 

@@ -13,7 +13,7 @@ from spark_kgroup.model import GroupMember, TopicDescription, TopicPartition
 
 
 class FirstTakesAll(Assignor):
-    """All of a topic to the first member that wants it."""
+    """Assigns all of a topic to the first member that wants it."""
 
     name = "first-takes-all"
     protocol = RebalanceProtocol.EAGER
@@ -43,7 +43,7 @@ class Cooperative(FirstTakesAll):
 
 
 class Twice(FirstTakesAll):
-    """One partition to two members."""
+    """Assigns one partition to two members."""
 
     def assign(self, members: Sequence[GroupMember], *_: Any) -> Any:
         return {member.member_id: {TopicPartition("t", 0)} for member in members}
@@ -61,35 +61,35 @@ class Sparing(FirstTakesAll):
 
 
 class Foreign(FirstTakesAll):
-    """To somebody who is no member."""
+    """Assigns to an id that no member has."""
 
     def assign(self, *_: Any) -> Any:
         return {"nobody": set()}
 
 
 class Unwanted(FirstTakesAll):
-    """To a member that does not want the topic."""
+    """Assigns to a member that does not want the topic."""
 
     def assign(self, members: Sequence[GroupMember], *_: Any) -> Any:
         return {members[0].member_id: {TopicPartition("u", 0)}}
 
 
 class Missing(FirstTakesAll):
-    """What does not exist."""
+    """Assigns a partition that does not exist."""
 
     def assign(self, members: Sequence[GroupMember], *_: Any) -> Any:
         return {members[0].member_id: {TopicPartition("t", 2)}}
 
 
 class Text(FirstTakesAll):
-    """Partitions that are none."""
+    """Assigns a text in place of a partition."""
 
     def assign(self, members: Sequence[GroupMember], *_: Any) -> Any:
         return {members[0].member_id: ["t-0"]}
 
 
 class Nothing(FirstTakesAll):
-    """No answer."""
+    """Answers None."""
 
     def assign(self, *_: Any) -> Any:
         return None
@@ -110,7 +110,7 @@ class Exiting(FirstTakesAll):
 
 
 class ExitingWhenMade(FirstTakesAll):
-    """Would end the process before it is asked anything."""
+    """Would end the process when it is made."""
 
     def __init__(self) -> None:
         sys.exit(0)
@@ -124,14 +124,14 @@ class Hanging(FirstTakesAll):
 
 
 class HangingWhenMade(FirstTakesAll):
-    """Never comes to be."""
+    """Never ends its constructor."""
 
     def __init__(self) -> None:
         threading.Event().wait()
 
 
 class Growing(FirstTakesAll):
-    """Makes the topic larger, and assigns what it has made."""
+    """Adds a partition to the topic, and assigns it."""
 
     def assign(self, members: Sequence[GroupMember], topics: Any) -> Any:
         topics["t"] = TopicDescription(name="t", topic_id=None, partition_count=3)
@@ -150,14 +150,14 @@ class Clearing(FirstTakesAll):
 
 
 class Truthful(FirstTakesAll):
-    """An index that is equal to one, and is none."""
+    """Assigns the index True, which equals 1 and is no index."""
 
     def assign(self, members: Sequence[GroupMember], *_: Any) -> Any:
         return {members[0].member_id: {TopicPartition("t", True)}}
 
 
 class Halved(FirstTakesAll):
-    """An index between two partitions."""
+    """Assigns an index between two partitions."""
 
     def assign(self, members: Sequence[GroupMember], *_: Any) -> Any:
         index: Any = 0.5
@@ -172,7 +172,7 @@ class TextData(FirstTakesAll):
 
 
 class Nameless(FirstTakesAll):
-    """Nobody could agree on it."""
+    """Without a name, no group could agree on it."""
 
     name = ""
 
@@ -184,7 +184,7 @@ class Mute(FirstTakesAll):
 
 
 class Undecided(FirstTakesAll):
-    """Of no protocol there is."""
+    """Of a protocol that does not exist."""
 
     protocol: Any = 7
 
@@ -210,7 +210,7 @@ class Counted:
 
 
 class FailingForThree(Assignor):
-    """Kafka's own, until there are three members."""
+    """As Kafka's own `cooperative-sticky`, but fails for three members."""
 
     name = "cooperative-sticky"
     protocol = RebalanceProtocol.COOPERATIVE

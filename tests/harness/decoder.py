@@ -13,7 +13,7 @@ NATIVE = Path(library_module.__file__).parent
 
 
 def built_decoder() -> CDLL:
-    """It, built if it is older than its source."""
+    """The decoder, built first if it is older than its source."""
     binary = NATIVE / "lib" / binary_name()
     sources = (NATIVE / "records.c", ROOT / "hatch_build.py")
     if not binary.exists() or binary.stat().st_mtime < max(source.stat().st_mtime for source in sources):

@@ -1,7 +1,7 @@
 """The program of a driver process under test: one kgroup query, until its standard input ends.
 
-Started by `harness.application`, with a folder that holds `application.json`. Needs nothing of the harness but the stop
-points, which are on its PYTHONPATH.
+Started by `harness.application`, with a folder that holds `application.json`. Needs no module of the harness but the
+stop points, which are on its PYTHONPATH.
 """
 
 import json
@@ -56,7 +56,7 @@ SHUFFLED_PARTITIONS = 12
 
 
 def after_shuffle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Passes rows on. Its first task stands at the point "after shuffle" before it has taken all of its own."""
+    """Passes rows on. Its first task stands at the point "after shuffle" before it has taken all of its rows."""
     for batch in batches:
         reach("after shuffle")
         yield batch
@@ -78,11 +78,11 @@ def start(spark: SparkSession, folder: Path, settings: dict[str, Any]) -> Stream
 
 
 _TOO_BUSY = "worker failed to connect back"
-"""Spark gives a Python process 10 s to start (PythonWorkerFactory): too short on a machine that others keep busy."""
+"""Spark gives a Python process 10 s to start (PythonWorkerFactory): too short on a busy machine."""
 
 
 def run(spark: SparkSession, folder: Path, settings: dict[str, Any]) -> None:
-    """One query to its end; again, if it could not start because the machine is too busy."""
+    """One query to its end, and again if it could not start because the machine is too busy."""
     while True:
         try:
             return watch(start(spark, folder, settings))
@@ -92,7 +92,7 @@ def run(spark: SparkSession, folder: Path, settings: dict[str, Any]) -> None:
 
 
 def watch(query: StreamingQuery) -> None:
-    """Until the query ends, with its error if it failed, or until our standard input does."""
+    """Wait until the query ends, with its error if it failed, or stop it when our standard input ends."""
     while query.isActive:
         if select.select([sys.stdin], [], [], 0.1)[0]:
             query.stop()

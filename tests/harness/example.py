@@ -1,4 +1,4 @@
-"""A program of examples/, run as a user runs it, and what it leaves behind."""
+"""A program of examples/, run as a user runs it, and the processes and files that it leaves behind."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A broker that speaks Kafka's real bytes on a real socket and answers what a test wants. And asyncio for tests."""
+"""A broker that speaks Kafka's real bytes on a real socket and answers as a test wants. And asyncio for tests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HUNG_UP = object()
 
 
 def on_a_loop(scenario: Callable[P, Awaitable[None]]) -> Callable[P, None]:
-    """Run a test on an event loop, within a bound; it must leave no task, no socket and no unseen error behind."""
+    """Run a test on an event loop, within a bound. It must leave no task, no socket and no unseen error behind."""
 
     @wraps(scenario)
     def test(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -45,10 +45,10 @@ def on_a_loop(scenario: Callable[P, Awaitable[None]]) -> Callable[P, None]:
             left = asyncio.all_tasks() - {asyncio.current_task()}
             assert not left, f"left behind: {left}"
 
-        gc.freeze()  # what was there before is not looked at again: half a second for each test
+        gc.freeze()  # objects from before are not looked at again: half a second for each test
         try:
             asyncio.run(run())
-            gc.collect()  # a socket that nobody closed says so now, and so does an error that nobody looked at
+            gc.collect()  # sockets that were not closed say so now, and errors that were not looked at
         finally:
             gc.unfreeze()
         assert not unseen
@@ -72,14 +72,14 @@ Answer = Callable[[Any], Any]
 
 
 class FakeBroker:
-    """Listens on 127.0.0.1. A context manager; `stop` and `start` restart it on its port.
+    """Listens on 127.0.0.1. A context manager. `stop` and `start` restart it on its port.
 
     Args:
-        answer: called with each request (a kio object), in order of arrival on each connection; returns a response, a
+        answer: called with each request (a kio object), in order of arrival on each connection. Returns a response, a
             frame without its length (bytes), `Raw` bytes, `HUNG_UP`, or None for no answer. May be a coroutine
             function: requests behind it on the same connection wait, as with Kafka.
         ranges: API key -> the versions that ApiVersions shall claim.
-        tls: the server's half; None for plain TCP.
+        tls: the server's half, or None for plain TCP.
         more: types of requests that the driver's code does not send, and a client of this test does.
 
     Attributes:
@@ -174,7 +174,7 @@ class FakeBroker:
         return encode_entity(response.__header_schema__(correlation_id=i32(correlation_id))) + encode_entity(response)
 
     def api_versions(self, version: int) -> Any:
-        """The answer to ApiVersions; a test may replace it."""
+        """The answer to ApiVersions, which a test may replace."""
         return api_versions_response(self.ranges, version)
 
 

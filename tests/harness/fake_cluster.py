@@ -45,23 +45,23 @@ WHO = MemberIdentity(instance_id="seat-0", member_id="m", generation=3)
 
 @dataclass
 class BrokerWorld:
-    """Some brokers, and what all of them believe that are not cut off; a test changes it as it goes.
+    """Some brokers and the state that they share unless they are cut off. A test changes it as it goes.
 
     Attributes:
         leaders: partition -> node id.
-        epochs: partition -> its leader's epoch; -1 for a partition with none here.
-        ends: partition -> end offset; a partition with none here is answered UNKNOWN_TOPIC_OR_PARTITION.
+        epochs: partition -> its leader's epoch, -1 for a partition with none here.
+        ends: partition -> end offset. A partition with none here is answered UNKNOWN_TOPIC_OR_PARTITION.
         unstable: partitions whose committed offset is in a transaction that is not ended.
         session_timeout: the group's own, under the consumer protocol.
-        group_type: of the one group there is; DescribeGroups calls it "Dead" unless it is classic.
+        group_type: of the only group. DescribeGroups calls the group "Dead" unless it is classic.
         described: member id -> (instance id, subscription, assignment), as DescribeGroups has them.
         first: API name -> answers to give before the true ones: an error code for the whole response, `HUNG_UP`, or
             None for silence on this connection for ever.
-        hosts: node id -> its host, as the cluster says it; the true one if it is not here.
+        hosts: node id -> its host as the cluster says it, or the true one if the node is not here.
         cluster_id: None if brokers do not say.
-        words: what goes with error codes where answers have room for it.
-        state: of the group; "Stable" is "Reconciling" under the consumer protocol.
-        cut_off: node id -> what a broker believes that hears nothing of the others any more (`cut_off_from_now_on`).
+        words: the message beside an error code, in answers that have a field for it.
+        state: of the group. "Stable" is "Reconciling" under the consumer protocol.
+        cut_off: node id -> the outdated state of a broker that is cut off (`cut_off_from_now_on`).
     """
 
     brokers: list[FakeBroker] = field(default_factory=list)
@@ -105,7 +105,7 @@ class BrokerWorld:
         return sum(isinstance(request, kind) for broker in of for request in broker.requests)
 
     def cut_off_from_now_on(self, node: int) -> None:
-        """From now on this broker answers as the world is at this moment, whatever becomes of the world."""
+        """From now on this broker answers as the world is at this moment, even when the world changes."""
         self.cut_off[node] = replace(
             self,
             leaders=dict(self.leaders),
@@ -242,7 +242,7 @@ class BrokerWorld:
         of_each = int(error) == ErrorCode.UNSTABLE_OFFSET_COMMIT
         unstable = KioErrorCode.unstable_offset_commit
         partitions: dict[str, list[int]] = {}
-        if asked.topics is None:  # all that there is
+        if asked.topics is None:  # all committed offsets
             for tp in sorted(self.committed):
                 partitions.setdefault(tp.topic, []).append(tp.partition)
         else:

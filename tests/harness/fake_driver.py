@@ -1,4 +1,4 @@
-"""What Spark's driver does around a boundary: logs, batches, replays and crashes, against a `FakeGroup`."""
+"""Spark's driver around a boundary: logs, batches, replays and crashes, against a `FakeGroup`."""
 
 import json
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ _OPTIONS = parse(
         "instanceIdPrefix": "seat",
     }
 )
-"""Those of a query of which nothing matters but what a `Driver` says."""
+"""Options of a query. Only those matter that a `Driver` replaces."""
 
 
 class Crash(Exception):
@@ -45,7 +45,7 @@ class Driver:
         bounded: it runs under AvailableNow.
         planned: the offset log: the end of each batch, as JSON.
         batches_done: the length of the commit log.
-        sink: batch -> what it read; a replay must read the same.
+        sink: batch -> the ranges that it read. A replay must read the same.
     """
 
     group: FakeGroup
@@ -54,11 +54,11 @@ class Driver:
     fail_on_data_loss: bool = True
     bounded: bool = False
     pattern: TopicPattern | None = None
-    """In place of the group's topics, which then are those that it matches."""
+    """Subscribed in place of the group's topics, which then are the topics that it matches."""
     offsets_min: int | None = None
     ending: OffsetBound | None = None
     name: str = "g"
-    """Of the group, in the options."""
+    """The group's name in the options."""
     planned: list[str] = field(default_factory=list)
     batches_done: int = 0
     sink: dict[int, Ranges] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class Driver:
         return self.boundary.advance(self.durable, Limit(limit))
 
     def trigger(self, limit: int | None = None, crash: str = "") -> bool:
-        """One trigger; whether a batch ran. `crash` says where the driver dies: unplanned, unread, uncommitted."""
+        """One trigger. Returns whether a batch ran. `crash`: where the driver dies: unplanned, unread, uncommitted."""
         before = self.durable
         end = self.ask(limit)
         if end == before:
@@ -137,7 +137,7 @@ class Driver:
 
     @property
     def plans(self) -> dict[TopicPartition, list[tuple[int, int]]]:
-        """What every planned batch reads, the unfinished one included, in order."""
+        """The ranges that every planned batch reads, the unfinished one included, in order."""
         found: dict[TopicPartition, list[tuple[int, int]]] = {}
         checkpoints = [EMPTY, *map(loads, self.planned)]
         for start, end in pairwise(checkpoints):
@@ -148,7 +148,7 @@ class Driver:
 
     @property
     def rows(self) -> dict[TopicPartition, list[tuple[int, int]]]:
-        """What the completed batches read, in order."""
+        """The ranges that the completed batches read, in order."""
         found: dict[TopicPartition, list[tuple[int, int]]] = {}
         for batch in range(self.batches_done):
             for tp, span in self.sink.get(batch, {}).items():
@@ -162,17 +162,17 @@ def dumps(checkpoint: Checkpoint) -> str:
 
 @lru_cache(maxsize=200)
 def loads(text: str) -> Checkpoint:
-    """A checkpoint is a value: in a world a hundred checks look at each, and reading it was half of the time."""
+    """Cached, as a checkpoint is a value: in a world a hundred checks look at each. Parsing was half of the time."""
     return Checkpoint.from_json(json.loads(text))
 
 
 def seats_of(driver: Driver) -> set[str]:
-    """The seats that own something by the last durable offset."""
+    """The seats that own a partition by the last durable offset."""
     return {owned.period.seat for owned in driver.durable.owned.values()}
 
 
 def assert_read_once(driver: Driver, count: int, partitions: Iterable[TopicPartition]) -> None:
-    """Each of `partitions` was read from 0 to `count`, without a gap and nothing twice."""
+    """Each of `partitions` was read from 0 to `count`, without a gap and no record twice."""
     for tp in partitions:
         spans = driver.rows[tp]
         assert (spans[0][0], spans[-1][1]) == (0, count)

@@ -1,12 +1,12 @@
 """A small group as the boundary sees it: the same calls as `GroupRuntime`, no socket, no clock.
 
-The broker's half is a `ModelCoordinator`; the seats' half is what each believes to hold, as in life: a seat may not
-know yet that it was expelled. One other application works in the group; it reads, commits and hands over like a good
-neighbour. All of them are scripted: who leads deals the partitions out as the test says (`target`). Their messages take
-no time, and time ends no session. Rebalances are cooperative (KIP-429): what somebody still claims is withheld for a
-generation, and handing it over needs a further one.
+The broker's half is a `ModelCoordinator`. The seats' half is the partitions that each seat believes to hold, as in
+life: a seat may not know yet that it was expelled. One other application is a member of the group. It reads, commits
+and hands over like a good neighbour. All members are scripted: the group's leader assigns the partitions as the test
+says (`target`). Messages take no time, and time ends no session. Rebalances are cooperative (KIP-429): a partition that
+a member still claims is withheld for a generation, and handing it over needs a further one.
 
-Every commit is checked (`_check_commit`), and every giving up: what must never happen raises `Violation` at once.
+Every commit is checked (`_check_commit`), and every giving up. A call that breaks a promise raises `Violation` at once.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ from spark_kgroup.wire.responses import CommittedOffset
 OTHER = "other"
 PROTOCOL = "cooperative-sticky"
 PATIENCE_MS = 10**9
-"""Of the coordinator, with everybody: the test says when a session is over."""
+"""Session and rebalance timeout of every member: the test says when a session is over."""
 WAIT_STEP_MS = 10
 COMMITS_PER_INSTANT_MAX = 100
 
 
 class Violation(AssertionError):
-    """Something happened that the promises forbid (docs/explain/promises.md)."""
+    """An event that the promises forbid (docs/explain/promises.md)."""
 
 
 @dataclass
 class Seat:
-    """One of our static members: what it believes."""
+    """One of our static members: its own beliefs, which the coordinator may not share."""
 
     instance_id: str
     identity: MemberIdentity
     owned_since: dict[TopicPartition, MemberIdentity] = field(default_factory=dict)
     to_give_up: frozenset[TopicPartition] = frozenset()
     previously_owned: frozenset[TopicPartition] = frozenset()
-    """An earlier process's, claimed until it is given up or assigned again."""
+    """Partitions of an earlier process, claimed until they are given up or assigned again."""
     trouble: str | None = None
 
     @property
@@ -90,17 +90,17 @@ class Seat:
 
 
 def _idle() -> None:
-    """Nothing happens meanwhile."""
+    """The default of `meanwhile`: the world does not change."""
 
 
 def _nobody(instance_id: str) -> MemberIdentity:
-    """As whom somebody asks who is not a member, or no longer."""
+    """The identity of a client that is not a member yet, or no longer."""
     return MemberIdentity(instance_id=instance_id, member_id=UNKNOWN_MEMBER_ID, generation=NO_GENERATION)
 
 
 @cache
 def _config(instance_id: str) -> MemberConfig:
-    """As what a member presents itself, but for what is in its messages."""
+    """The settings of a member that its messages do not carry."""
     return MemberConfig(
         group="g",
         instance_id=instance_id,
@@ -112,24 +112,24 @@ def _config(instance_id: str) -> MemberConfig:
 
 
 class FakeGroup:
-    """One group with `seats` of ours and one other application. Single-threaded; time passes only in `wait_until`.
+    """One group with `seats` of ours and one other application. Single-threaded. Time passes only where a call waits.
 
     Attributes:
-        target: partition -> who shall own it after the next rebalances; absent means nobody.
-        subscribed: the topics that our seats subscribe to; the other application takes what they do not.
-        meanwhile: called inside every call of the runtime: the world does not stand still while we ask.
-        commit_fate: what becomes of the next commit of a seat: "ok", "lost" (not carried out), "unheard" (carried out,
+        target: partition -> the member that shall own it after the next rebalances. An absent partition gets no owner.
+        subscribed: the topics that our seats subscribe to. The other application takes all other topics.
+        meanwhile: called inside every call of the runtime: the world does not stand still while the boundary asks.
+        commit_fate: the fate of the next commit of a seat: "ok", "lost" (not carried out), "unheard" (carried out,
             the answer is lost) or "refused".
         stable: last stable offset of partitions with an open transaction.
         unstable: partitions whose committed offset is in a transaction that is not ended (KIP-447).
         out_of_reach: partition -> whether no leader answers for it now.
         rewinds: partitions whose committed offset may go back, because an explicit `startingOffsets` says so.
-        checkpoint_set_back: what we committed ourselves may go back.
+        checkpoint_set_back: whether a committed offset that our seats wrote may go back.
         bounds_ms: how long each look at the group or its offsets may take, None for the default.
-        author: who our seats say they are; what else is committed has no author.
+        author: the author that our seats write beside their committed offsets. All other commits have no author.
         away: our driver is dead. The group waits for its seats, until their session is over (`expel`): a rebalance
             begins, and ends when they are back.
-        old: seats that our driver came back without. Whatever they hold stays theirs, and a rebalance waits for them,
+        old: seats that our driver came back without. Their partitions stay theirs, and a rebalance waits for them,
             until they are made to leave or their session is over.
     """
 
@@ -194,17 +194,17 @@ class FakeGroup:
 
     @property
     def assigned(self) -> dict[TopicPartition, str]:
-        """The coordinator's word: what belongs to whom."""
+        """The coordinator's assignments: partition -> instance id of the owner."""
         members = self.coordinator.members.values()
         return {tp: str(member.instance_id) for member in members for tp in member.assignment}
 
     def unassign(self, tp: TopicPartition) -> None:
-        """The coordinator has it assigned to nobody any more, and tells nobody."""
+        """The coordinator takes the partition from its owner, and tells no member."""
         for member in self.coordinator.members.values():
             member.assignment -= {tp}
 
     def is_expelled(self, seat: Seat) -> bool:
-        """Whether the coordinator has given the seat away, and the seat does not know."""
+        """Whether the coordinator has no member for the seat, which the seat may not know yet."""
         return self.coordinator.static(seat.instance_id) is None
 
     def create_topic(self, name: str, count: int) -> None:
@@ -220,7 +220,7 @@ class FakeGroup:
         self.log |= {tp: [0, 0] for tp in self.topics_now[name].partitions}
 
     def delete_topic(self, name: str) -> None:
-        """A topic is gone, with its records and committed offsets; the group has not rebalanced yet."""
+        """A topic is gone, with its records and committed offsets. The group has not rebalanced yet."""
         del self.topics_now[name]
         for table in (self.log, self.committed_now, self.other, self.target):
             for tp in [tp for tp in table if tp.topic == name]:
@@ -245,7 +245,7 @@ class FakeGroup:
         self.topics_now[tp.topic] = replace(topic, leader_epochs=epochs)
 
     def forget_epochs(self) -> None:
-        """From now on brokers say nothing of leaders' epochs."""
+        """From now on brokers give no leader epochs."""
         self.topics_now = {name: replace(topic, leader_epochs={}) for name, topic in self.topics_now.items()}
 
     def produce(self, tp: TopicPartition, count: int) -> None:
@@ -261,25 +261,25 @@ class FakeGroup:
         self.rebalance()
 
     def rebalance(self) -> None:
-        """One generation: everybody joins with what it claims, and learns its share.
+        """One generation: each member joins with its claims, and learns its share.
 
-        If it has to wait for somebody, for seats without a driver, it begins, and the next call goes on with it.
+        If it has to wait for seats without a driver, it only begins here, and the next call goes on with it.
         """
         under_way = self.rebalancing
         self._deliver()
         if under_way and not self.rebalancing:
-            return  # whom it waited for has left the group
+            return  # the seats that it waited for have left the group
         for name in self._present():
             member = self.coordinator.static(name)
             joined = member is not None and member.parked_join is not None
             if member is None or not joined or member.subscription(PROTOCOL).owned != self._claims(name):
                 self._join(name)
         if self.coordinator.phase is Phase.PREPARING and not self.generation:
-            self.coordinator.tick(self.now_ms)  # the first generation of all waits for who may come (KIP-134)
+            self.coordinator.tick(self.now_ms)  # the first generation waits for further members (KIP-134)
         self._deliver()
 
     def _present(self) -> list[str]:
-        """Who joins a rebalance: whoever knows of it, or that it is no member."""
+        """The members that join a rebalance: all but seats that do not know yet that they were expelled."""
         seats = [] if self.away else self.seats.values()
         there = [s.instance_id for s in seats if not s.identity.member_id or not self.is_expelled(s)]
         return [*there, OTHER]
@@ -304,11 +304,11 @@ class FakeGroup:
         )
 
     def _deliver(self) -> None:
-        """What the coordinator has answered arrives, and what that leads to."""
+        """The coordinator's answers arrive, and the answers to requests that they lead to."""
         while self._answers:
             name, answer = self._answers.popleft()
             if self._awaited.get(name) is not answer.request:
-                continue  # nobody waits for it any more
+                continue  # the member does not wait for this answer any more
             match answer:
                 case contract.JoinResponse(error=ErrorCode.NONE):
                     self._on_joined(name, answer)
@@ -334,7 +334,7 @@ class FakeGroup:
         ids = {str(member.instance_id): member.member_id for member in members}
         claims = {tp: str(member.instance_id) for member in members for tp in member.subscription.owned}
         claims |= {tp: name for name, seat in self.seats.items() if name in ids for tp in seat.owned_since}
-        claims |= dict.fromkeys(self.other, OTHER)  # assigned to it later than to whose last process owned them
+        claims |= dict.fromkeys(self.other, OTHER)  # assigned to it after the last process of a seat had owned them
         shares: dict[str, set[TopicPartition]] = {name: set() for name in ids}
         for tp, wanted in self.target.items():
             name = wanted if tp.topic in self.subscribed else OTHER
@@ -350,7 +350,7 @@ class FakeGroup:
             self.other[tp] = self.committed_now.get(tp, self.log[tp][0])
 
     def convert(self, takes: TopicPartition) -> None:
-        """A member with `group.protocol=consumer` joins: brokers forget what is claimed; it gets `takes` at once."""
+        """A member with `group.protocol=consumer` joins: brokers forget the claims, and it gets `takes` at once."""
         self.group_type = "consumer"
         assert takes not in self.assigned, "only what is withheld has no owner"
         self.target[takes] = OTHER
@@ -376,9 +376,9 @@ class FakeGroup:
             self.rebalance()
 
     def expel(self, name: str) -> None:
-        """The coordinator's patience with a seat is over; the seat does not know yet, its partitions have no owner."""
+        """The session of a seat is over. The seat does not know yet, and its partitions have no owner."""
         if self.seats[name].identity.generation == NO_GENERATION:
-            return  # who waits for a rebalance to end is not expelled meanwhile
+            return  # a seat that waits for the end of a rebalance is not expelled meanwhile
         self.coordinator.remove_static([name])
 
     def notice(self, name: str) -> None:
@@ -399,9 +399,9 @@ class FakeGroup:
             self._awaited.pop(seat.instance_id, None)
 
     def restart(self, previously_owned: Mapping[str, PreviouslyOwned], seats: int | None = None) -> None:
-        """Our driver is new: every seat rejoins without a member id (KIP-345), claiming what it inherits.
+        """Our driver is new: every seat rejoins without a member id (KIP-345), and claims the partitions it inherits.
 
-        It is told what it holds, or, if the group has waited for it, takes part in the next generation.
+        A seat learns its assignment at once, or, if the group has waited for it, takes part in the next generation.
         """
         if not self.away:
             self.die()
@@ -412,7 +412,7 @@ class FakeGroup:
         joins_anew = [seat for seat in self.seats.values() if self.is_expelled(seat)]
         found = claimable(previously_owned, self._described(), list(self.seats))
         for seat in self.seats.values():
-            if seat not in joins_anew and seat.instance_id in found:  # else nothing is kept for it
+            if seat not in joins_anew and seat.instance_id in found:  # else the group keeps no partition for it
                 seat.previously_owned = found[seat.instance_id].partitions
             seat.identity = _nobody(seat.instance_id)
         for seat in (*joins_anew, *(seat for seat in self.seats.values() if seat not in joins_anew)):
@@ -429,20 +429,20 @@ class FakeGroup:
         self._deal_out(set(self.target.values()) - self.seats.keys() - self.old - {OTHER})
 
     def remove_members(self, members: Iterable[DescribedMember], reason: str) -> dict[str, int]:
-        """The coordinator takes members out; what they held is dealt out to our seats."""
+        """The coordinator removes those of `members` that are `old`, and their partitions go to our seats."""
         self.meanwhile()
         self.forced.append(reason)
         self.expire({str(member.instance_id) for member in members} & self.old)
         return {}
 
     def add_seats(self, count: int) -> None:
-        """More of our seats join; the group deals partitions out to all of them."""
+        """More of our seats join, and all partitions are dealt out to our seats."""
         names = [f"seat-{k}" for k in range(len(self.seats) + count)]
         self.seats = {name: self.seats.get(name) or Seat(name, _nobody(name)) for name in names}
         self.spread(names)
 
     def remove_seats(self, instance_ids: Iterable[str], reason: str) -> None:
-        """Our own seats leave in good order; what they held is dealt out to the others."""
+        """Some of our seats leave in good order, and their partitions go to the seats that stay."""
         self.meanwhile()
         self.forced.append(reason)
         names = set(instance_ids)
@@ -458,7 +458,7 @@ class FakeGroup:
             self.rebalance()
 
     def _deal_out(self, names: set[str]) -> None:
-        """What members of these names had is for our seats, from the next generation on."""
+        """The partitions of these members go to our seats, from the next generation on."""
         self.old -= names
         left = list(self.seats)
         for index, tp in enumerate(sorted(tp for tp, member in self.target.items() if member in names)):
@@ -471,7 +471,7 @@ class FakeGroup:
         self._look()
         posted, self._mailbox = self._mailbox, []
         for seat, partitions in posted:
-            # What the group assigned to the seat again meanwhile, or what it lost, is not given up.
+            # A partition that the seat lost meanwhile, or was assigned again, is not given up.
             gone = partitions & seat.to_give_up
             seat.owned_since = {tp: who for tp, who in seat.owned_since.items() if tp not in gone}
             seat.previously_owned -= gone
@@ -493,7 +493,7 @@ class FakeGroup:
 
     @property
     def rebalancing(self) -> bool:
-        """A rebalance waits for seats that nobody serves, and everybody waits with it."""
+        """Whether a rebalance waits for seats without a driver. Every member waits with it."""
         return self.coordinator.phase is not Phase.STABLE
 
     def wait_until(self, condition: Callable[[GroupView], bool], timeout_ms: int) -> GroupView:
@@ -512,7 +512,7 @@ class FakeGroup:
         self._mailbox.append((seat, partitions))
 
     def _look(self) -> None:
-        """The runtime's look after a rejoin; what it finds waits for the boundary. The script is the assignor."""
+        """The runtime's look after a rejoin. Its finding waits for the boundary. The script is the assignor."""
         group = self._described()
         if not (self.look_due and self._view().settled) or group.state != "Stable":
             return
@@ -588,7 +588,7 @@ class FakeGroup:
         return Answers(found, {tp: no_leader(tp) for tp in wanted if tp not in found})
 
     def is_out_of_reach(self, tp: TopicPartition) -> bool:
-        """Whether nobody answers for a partition at this moment."""
+        """Whether no leader answers for a partition at this moment."""
         return tp in self.log and self.out_of_reach.get(tp, lambda: False)()
 
     def log_ranges(
@@ -610,7 +610,7 @@ class FakeGroup:
             else None
             for tp in partitions
         }
-        if found:  # else nobody is asked
+        if found:  # else no broker is asked
             self.bounds_ms.append(timeout_ms)
         self.meanwhile()
         return found
@@ -624,7 +624,7 @@ class FakeGroup:
         return Answers({tp: offset for tp, offset in found.items() if tp not in refused}, refused)
 
     def note_beside(self, tp: TopicPartition) -> str:
-        """What is written beside the committed offset: nothing, unless one of our seats put it where it is."""
+        """The metadata beside the committed offset: empty, unless one of our seats committed this very offset."""
         note = self._notes.get(tp)
         return note.metadata if note is not None and note.offset == self.committed_now.get(tp) else ""
 
@@ -657,7 +657,7 @@ class FakeGroup:
         )
 
     def _assignment_shown(self, member: Member, *, consumer: bool) -> frozenset[TopicPartition]:
-        """What a description has of an assignment: a group of type consumer does not show what it has asked back."""
+        """A member's assignment in a description: a group of type consumer leaves out partitions that it asked back."""
         asked_back = {tp for tp in member.assignment if consumer and self.target.get(tp) != member.instance_id}
         return member.assignment - asked_back
 
@@ -677,7 +677,7 @@ class FakeGroup:
                 self.notice(name)
             if refusal or fate in ("lost", "refused"):
                 continue  # REBALANCE_IN_PROGRESS, or the request never came
-            # What brokers do not know is not committed, the rest is (KafkaApis.handleOffsetCommitRequest).
+            # Partitions that brokers do not know are not committed, the rest is (KafkaApis.handleOffsetCommitRequest).
             offsets = {tp: offset for tp, offset in offsets.items() if tp in self.log}
             self._check_commit(seat, offsets)
             self.coordinator.commit(seen.identity, self.now_ms, offsets)
@@ -697,7 +697,7 @@ class FakeGroup:
         assigned = self.assigned
         for tp, position in offsets.items():
             owner = assigned.get(tp)
-            known = not self.rebalancing  # else nobody can know that an old seat had lost it, before the driver died
+            known = not self.rebalancing  # else it is unknown whether an old seat had lost it before the driver died
             if known and tp not in seat.owned_since and owner is not None and owner not in self.old:
                 raise Violation(f"{seat.instance_id} commits {tp}, which belongs to {owner}")
             before = self.committed_now.get(tp, 0)

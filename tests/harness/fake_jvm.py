@@ -1,9 +1,9 @@
-"""What Spark's JVM is to a stream reader, without Spark: starts the real reader process, and asks it as Spark does.
+"""Spark's JVM as a stream reader sees it, without Spark: starts the real reader process, and asks it as Spark does.
 
-A program: the reader's options as JSON are its argument; it writes the reader's pid and then one line for each answer.
-Each line that it reads is a start offset to call `latestOffset` with. When its input ends, the query is stopped; killed
+A program. The reader's options as JSON are its argument. It writes the reader's pid and then one line for each answer.
+Each line that it reads is a start offset to call `latestOffset` with. When its input ends, the query is stopped. Killed
 with SIGKILL, it is a JVM that died alone.
-Sources: PythonStreamingSourceRunner and PythonWorkerFactory.createSimpleWorker; python_streaming_source_runner.py.
+Sources: PythonStreamingSourceRunner, PythonWorkerFactory.createSimpleWorker and python_streaming_source_runner.py.
 """
 
 import json
@@ -47,7 +47,7 @@ def read_int(pipe: IO[bytes]) -> int:
 
 
 def introduce(pipe: IO[bytes], secret: str, options: dict[str, str]) -> int:
-    """Authenticate the reader and tell it what to read; its pid."""
+    """Authenticate the reader and send it the source's options. Returns its pid."""
     assert pipe.read(read_int(pipe)).decode() == secret
     send_text(pipe, "ok")
     pipe.flush()

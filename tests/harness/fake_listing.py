@@ -9,11 +9,11 @@ from spark_kgroup.wire.listing import Answers
 
 
 class FakeListing:
-    """Leaders are asked until they answer: whenever somebody looks, those have that can.
+    """Leaders are asked until they answer: a look gets the answers of all leaders that can answer by then.
 
     Args:
-        partitions: which to ask for.
-        ask: which of some partitions answer, within a patience in ms.
+        partitions: the partitions to ask for.
+        ask: gives the answers for some partitions, within a patience in ms.
         now_ms: the clock.
     """
 
@@ -48,7 +48,7 @@ class FakeListing:
         try:
             answers = self._ask(self._left, patience_ms)
         except KgroupError as error:
-            self._problem = error  # whoever needs the answers meets it
+            self._problem = error  # raised when the answers are needed
             return
         self._ends |= answers.found
         self._left = list(answers.unanswered)

@@ -1,6 +1,6 @@
 """A broker in a thread that answers Fetch as a test wants: for clients that block.
 
-What it reads and writes goes through kio, which knows Kafka's schemas by itself.
+It reads and writes through kio, which knows Kafka's schemas by itself.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ BOUND_S = 60
 
 
 class FetchBroker:
-    """Listens on 127.0.0.1 in a thread of its own; a context manager.
+    """Listens on 127.0.0.1 in a thread of its own. A context manager.
 
     Args:
-        answer: as `FakeBroker`'s; requests that are no Fetch come here too.
-        versions: the first and the last version of Fetch that it claims; None: it knows no Fetch.
+        answer: as `FakeBroker`'s. Requests that are no Fetch come here too.
+        versions: the first and the last version of Fetch that it claims, or None if it knows no Fetch.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class FetchBroker:
         return [request for request in self.fake.requests if request.__api_key__ == FETCH]
 
     def leader(self, node_id: int = 1, epoch: int = 5, topic_id: UUID = TOPIC_ID) -> Leader:
-        """Of a partition that this broker leads."""
+        """This broker as the leader of a partition."""
         return Leader(node_id, *self.address, epoch, topic_id.hex)
 
 
@@ -109,7 +109,7 @@ def partition(
     diverging: tuple[int, int] | None = None,
     leader: tuple[int, int] | None = None,
 ) -> Any:
-    """What an answer says of one partition."""
+    """One partition in an answer to a Fetch."""
     schema = SCHEMAS[version].response
     tags = {}
     if diverging is not None:
@@ -139,7 +139,7 @@ def response(
     throttle_ms: int = 0,
     endpoints: Mapping[int, Broker] | None = None,
 ) -> Any:
-    """An answer to a Fetch; `endpoints`: where nodes listen."""
+    """An answer to a Fetch. `endpoints`: where nodes listen."""
     schema = SCHEMAS[version].response
     named = [
         schema.FetchableTopicResponse(
@@ -184,7 +184,7 @@ def answering(
     Args:
         say: see above.
         endpoints: where leaders listen that the answers name.
-        brokers: what is answered to Metadata.
+        brokers: the brokers that an answer to Metadata names.
     """
 
     def answer(request: Any) -> Any:

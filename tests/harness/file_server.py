@@ -1,4 +1,4 @@
-"""A web server of files that notes what it is asked for, breaks off in the middle, or keeps everybody waiting."""
+"""A web server of files that notes its requests, breaks off in the middle of a file, or keeps its clients waiting."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -10,13 +10,13 @@ class FileServer:
     """Listens on 127.0.0.1.
 
     Args:
-        files: path -> content, of what there is; whoever has it may change it.
+        files: path -> content of each file. The test may change it while the server runs.
 
     Attributes:
-        url: what paths are relative to.
+        url: the base of all paths.
         asked: the paths of all requests, in their order.
         breaks: paths whose content ends in its middle, and the connection with it.
-        breaks_once: the same, for the first who asks.
+        breaks_once: the same, for the first request alone.
         held: paths whose content does not come before `release`.
     """
 

@@ -1,6 +1,6 @@
-"""All that a group's coordinator ever wrote down of it, in order: the broker's own evidence.
+"""All records that a group's coordinator ever wrote of it, in order: the broker's own evidence.
 
-The records lie in __consumer_offsets (Kafka: OffsetCommitKey v0 and v1, OffsetCommitValue; group metadata as in
+The records lie in __consumer_offsets (Kafka: OffsetCommitKey v0 and v1, OffsetCommitValue. Group metadata as in
 `spark_kgroup.testing.group_log`). A commit that was refused left no record.
 """
 
@@ -19,7 +19,7 @@ _GROUP_METADATA_KEY = 2
 
 
 def group_history(bootstrap: str, group: str) -> list[Commit | GroupRecord]:
-    """Commits and changes of the group, in order; tombstones are left out."""
+    """Commits and changes of the group, in order. Tombstones are left out."""
     history: list[Commit | GroupRecord] = []
     for message in messages(bootstrap, "__consumer_offsets"):
         key, value = message.key(), message.value()

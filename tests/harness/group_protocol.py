@@ -1,7 +1,7 @@
 """Which group protocol the queries of a test speak: classic, unless the test or the environment says otherwise.
 
-A test that asks for the fixture `group_protocol` runs under both, all others under that of `GROUP_PROTOCOL` in the
-environment. Options are written for the classic protocol; `spoken` makes of them what the other one has for them.
+A test that asks for the fixture `group_protocol` runs under both, all other tests under that of `GROUP_PROTOCOL` in the
+environment. Options are written for the classic protocol. `spoken` translates them to those of the consumer protocol.
 """
 
 import os
@@ -34,7 +34,7 @@ def speaking(protocol: str) -> Iterator[None]:
 
 
 def spoken(options: Mapping[str, str]) -> dict[str, str]:
-    """`options` of a query, for this test's protocol: what brokers decide under it is set there, for the group."""
+    """`options` of a query, for this test's protocol. Settings that brokers decide under it are set there."""
     if _now == CLASSIC:
         return dict(options)
     asked_ms = min(int(options.get(_SESSION, 45_000)), _SESSION_MAX_MS)

@@ -34,7 +34,7 @@ DEAREST_FIRST = (
 def hand_out(items: list[pytest.Item]) -> None:
     """Order tests by their files' cost, and keep those together that share a fixture of their module.
 
-    A module's fixture, such as a cluster of three nodes, would be made in each process otherwise; it also holds the
+    A module's fixture, such as a cluster of three nodes, would be made in each process otherwise. It also holds the
     tests of a module together that are not independent of each other.
     """
     items.sort(

@@ -11,15 +11,15 @@ from urllib.parse import urlsplit
 
 
 class HttpProxy:
-    """Listens on 127.0.0.1 and knows where hosts are that nobody else can resolve.
+    """Listens on 127.0.0.1 and knows the ports of hosts that only this proxy can resolve.
 
     Args:
         hosts: name -> the port on 127.0.0.1 where it is.
-        refusal: an HTTP status for all who ask; None to serve them.
+        refusal: an HTTP status for every request, or None to serve them.
 
     Attributes:
         asked: each request line's method and target.
-        authorizations: what each said of itself, None for nothing.
+        authorizations: each request's Proxy-Authorization, or None.
     """
 
     def __init__(self, hosts: Mapping[str, int], refusal: int | None = None) -> None:
@@ -68,7 +68,7 @@ class HttpProxy:
                             both[ready].sendall(data)
 
             def log_message(self, *_: object) -> None:
-                """Nothing: a test's output is not its log."""
+                """Log no request: a test's output is not its log."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"

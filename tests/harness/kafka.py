@@ -9,16 +9,16 @@ from uuid import uuid4
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 Contents = dict[tuple[int, int], bytes | None]
-"""(partition, offset) -> value: what a topic holds."""
+"""(partition, offset) -> value, of each record of a topic."""
 
 MakeTopic = Callable[..., str]
-"""So many partitions, and configurations -> the name of a new topic."""
+"""Number of partitions, and configurations -> the name of a new topic."""
 
 
 def produce(bootstrap: str, topic: str, count: int, *, partitions: int, first: int = 0, size: int = 20) -> None:
     """Send `count` records round robin over `partitions`, values unique within the topic, and wait for all acks.
 
-    Idempotent, as all producers of the tests are: what is sent again while the machine is busy is not there twice.
+    Idempotent, as all producers of the tests are: a record that is sent again on a busy machine is not there twice.
     """
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "enable.idempotence": True})
     for index in range(first, first + count):
@@ -46,7 +46,7 @@ def run_transaction(
 
 
 class Producing:
-    """A producer that runs until told to stop, in a thread; a context manager."""
+    """A producer that runs until told to stop, in a thread. A context manager."""
 
     def __init__(
         self, bootstrap: str, topic: str, *, partitions: int, per_round: int = 50, pause_s: float = 0.02

@@ -13,7 +13,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Problem(Exception):
-    """The program cannot go on; the message says why."""
+    """The program cannot go on. The message says why."""
 
     @classmethod
     def of(cls, what: str, stderr: str) -> "Problem":
@@ -35,7 +35,7 @@ def problems_told(console: Console) -> Iterator[None]:
 
 
 def heed_only_the_first_stop() -> None:
-    """Only the first Ctrl-C or signal to end counts: ending what runs must not be interrupted."""
+    """Only the first Ctrl-C or signal to end counts: ending the running processes must not be interrupted."""
 
     def stop(*_: object) -> None:
         for number in STOP_SIGNALS:

@@ -15,7 +15,7 @@ Pair = tuple[str, int]
 
 
 class MemberProcess:
-    """One `kgroup member` process; a context manager that ends it with Ctrl-C."""
+    """One `kgroup member` process. A context manager that ends it with Ctrl-C."""
 
     def __init__(
         self,
@@ -49,22 +49,22 @@ class MemberProcess:
         if kind is None:
             self.process.send_signal(signal.SIGCONT)
             self.interrupt()
-        else:  # the test has failed: pytest shows with it what the member said, if anything
+        else:  # the test has failed: pytest shows with it the member's events and stderr
             self.process.kill()
             self.end()
             print(f"----- member {self.process.args!r}: {self.events[-10:]}\n{self.stderr[-4_000:]}")
 
     def interrupt(self) -> int:
-        """Ctrl-C after its first event, and wait for the end; returns the exit code.
+        """Ctrl-C after its first event, and wait for the end. Returns the exit code.
 
-        A member that has joined listens for signals; one that still imports its modules would end at once.
+        A member that has joined listens for signals. One that still imports its modules would end at once.
         """
         wait_for(lambda: self.events or self.process.poll() is not None, f"a first event of {self.process.args!r}")
         self.process.send_signal(signal.SIGINT)
         return self.end()
 
     def end(self) -> int:
-        """Wait for the end; returns the exit code. Safe to call twice."""
+        """Wait for the end. Returns the exit code. Safe to call twice."""
         code = self.process.wait(30)
         self._reader.join(30)
         for pipe in (self.process.stdout, self.process.stderr):
@@ -98,7 +98,7 @@ def all_pairs(topic: str, partitions: int) -> set[Pair]:
 
 
 def described(bootstrap: str, group: str) -> dict[str, Any]:
-    """What `kgroup describe` says of a group."""
+    """A group as `kgroup describe` prints it."""
     command = [KGROUP, "describe", "--bootstrap-server", bootstrap, "--group", group, "--json"]
     found: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, timeout=60, check=True).stdout)
     return found

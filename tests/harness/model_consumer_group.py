@@ -46,7 +46,7 @@ class Refused(Exception):
 
 
 class ModelConsumerGroup:
-    """The group, and what its topics have."""
+    """The group, and the partitions of its topics."""
 
     def __init__(self, partitions: Partitions) -> None:
         self.members: dict[str, Member] = {}
@@ -60,13 +60,13 @@ class ModelConsumerGroup:
         self._assign_anew()
 
     def member_id_of(self, instance_id: str | None) -> str:
-        """Who has the seat, empty if nobody has."""
+        """The member id that has the seat, empty if no member has it."""
         return next(
             (i for i, m in self.members.items() if instance_id is not None and m.instance_id == instance_id), ""
         )
 
     def expire(self, now_ms: int) -> None:
-        """Remove who was silent for a session, or gave nothing up for a rebalance timeout."""
+        """Remove members that were silent for a session, or have had to revoke for a whole rebalance timeout."""
         late = [
             member_id
             for member_id, m in self.members.items()
@@ -137,8 +137,7 @@ class ModelConsumerGroup:
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
         if who.generation in (LEAVE_EPOCH, RELEASE_EPOCH) or who.generation == member.epoch:
             return member
-        # The answer that had the new epoch may have been lost. A member that was released is in an epoch below all
-        # others.
+        # The answer that had the new epoch may have been lost. A released member is in an epoch below every other one.
         behind_by_one = who.generation == member.previous_epoch and who.generation < member.epoch
         if not behind_by_one or request.owned is None or not request.owned <= member.assigned:
             raise Refused(ErrorCode.FENCED_MEMBER_EPOCH)
@@ -159,7 +158,7 @@ class ModelConsumerGroup:
     # ---------------------------------------------------------------------------------------------- assignments
 
     def _assign_anew(self) -> None:
-        """A new group epoch and its target: keep what each has up to its share, then fill up."""
+        """A new group epoch and its target: each member keeps partitions up to its share, then shares are filled."""
         self.epoch += 1
         names = sorted(self.members, key=lambda i: (-len(self.target.get(i, NOTHING)), i))
         left = sorted(self.partitions)

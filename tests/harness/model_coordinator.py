@@ -2,19 +2,20 @@
 
 Real members talk to it in the members' world (`simulated_world`), scripted ones in `FakeGroup`.
 
-Written from the KIPs that the member names and from Kafka's GroupMetadataManager and ClassicGroup (4.x). What is
-simplified: one group, ids are counted, a record is persisted at once; the broker's own assignor deals out what members
-have had, and no partition that nobody has. What is kept, because members trip over it:
+Written from the KIPs that the member names and from Kafka's GroupMetadataManager and ClassicGroup (4.x). Simplified:
+there is one group, ids are counted, a record is persisted at once. The broker's own assignor deals out only partitions
+that members have had. Kept, because members trip over it:
 
-- a rebalance drops dynamic members that do not rejoin in time and keeps static ones with their old subscription;
-- a parked JoinGroup or SyncGroup keeps its member alive, a new member's for at most NEW_MEMBER_JOIN_TIMEOUT_MS;
-- a static member that comes back without a member id replaces the old one, without a rebalance if the group is Stable,
-  and the old one is fenced;
-- a static seat is given another member id by a RenameRequest: the group is of type consumer until all who did that have
-  joined; it answers joins at once then, and its leader is anybody afterwards (ClassicGroup.fromConsumerGroup);
-- if somebody comes or goes meanwhile, the broker's own assignor runs: members get there one by one, each in its epoch,
-  and whoever is not there yet when the group is a classic one again is in an older generation than its assignment;
-- only a completed sync, an emptied group and a replacement in a Stable group are persisted: `fail_over` forgets the
+- A rebalance drops dynamic members that do not rejoin in time and keeps static ones with their old subscription.
+- A parked JoinGroup or SyncGroup keeps its member alive, a new member's for at most NEW_MEMBER_JOIN_TIMEOUT_MS.
+- A static member that comes back without a member id replaces the old one, without a rebalance if the group is Stable,
+  and the old one is fenced.
+- A RenameRequest gives another member id to a static seat. The group is of type consumer until all renamed members have
+  joined. Meanwhile it answers joins at once, and afterwards any member may be its leader
+  (ClassicGroup.fromConsumerGroup).
+- If a member joins or leaves meanwhile, the broker's own assignor runs: members reach the new epoch one by one. A
+  member that is late when the group is a classic one again is in an older generation than its assignment.
+- Only a completed sync, an emptied group and a replacement in a Stable group are persisted: `fail_over` forgets the
   rest, expulsions and new member ids included.
 """
 
@@ -59,8 +60,8 @@ class Phase(Enum):
 class Member:
     """ClassicGroupMember.
 
-    The epoch, the target and what is to be revoked count in a group of type consumer alone. For the checkers: the last
-    generation that was formed with a join of this member, and the last one formed without.
+    `epoch`, `target` and `to_revoke` count in a group of type consumer alone. For the checkers: `took_part_in` is the
+    last generation that was formed with a join of this member, `missed` the last one formed without.
     """
 
     member_id: str
@@ -85,7 +86,7 @@ class Member:
         return dict(self.protocols)[protocol]
 
     def saved(self) -> Member:
-        """What a GroupMetadata record keeps of it."""
+        """The parts of the member that a GroupMetadata record keeps."""
         return Member(
             member_id=self.member_id,
             config=self.config,
@@ -113,11 +114,11 @@ class Saved:
 
 
 class ModelCoordinator:
-    """One group. Requests come with the instant; replies go out through the callback, at once or when unparked.
+    """One group. Requests come with the instant. Replies go out through the callback, at once or when unparked.
 
     Attributes:
         generation: the one that was formed last.
-        members: by member id, in the order in which they joined; who replaces a static member takes its place.
+        members: by member id, in the order in which they joined. The replacement of a static member takes its place.
         committed: the group's offsets.
         renaming: member ids that a RenameRequest brought and no JoinGroup has had yet: the group is of type consumer.
     """
@@ -160,7 +161,7 @@ class ModelCoordinator:
     def commit(
         self, identity: MemberIdentity, now_ms: int, offsets: Mapping[TopicPartition, int] = MappingProxyType({})
     ) -> int:
-        """ClassicGroup.validateOffsetCommit: commit under `identity`, or the error code that this meets."""
+        """ClassicGroup.validateOffsetCommit: commit under `identity`, and return the error code."""
         self._now_ms = now_ms
         if error := self._refusal(identity, check_generation=True):
             return error
@@ -172,23 +173,23 @@ class ModelCoordinator:
         return ErrorCode.NONE
 
     def static(self, instance_id: str) -> Member | None:
-        """Who has the seat of this instance id."""
+        """The member with this instance id."""
         return next((m for m in self.members.values() if m.instance_id == instance_id), None)
 
     def member_id_of(self, instance_id: str | None) -> str:
-        """Who has a static seat, as DescribeGroups shows it; empty if nobody has."""
+        """The member id that has a static seat, as DescribeGroups shows it, or an empty string."""
         member = self.static(instance_id) if instance_id is not None else None
         return member.member_id if member is not None else ""
 
     def next_wakeup_at_ms(self) -> int | None:
-        """When `tick` has something to do."""
+        """The next deadline, at which `tick` is due."""
         deadlines = [member.expires_at_ms for member in self.members.values()]
         deadlines += self._pending_joins.values()
         deadlines += [d for d in (self._join_deadline_ms, self._sync_deadline_ms) if d is not None]
         return min(deadlines, default=None)
 
     def tick(self, now_ms: int) -> None:
-        """Fire what is due."""
+        """Carry out the deadlines that are due."""
         self._now_ms = now_ms
         for member_id in [m for m, at_ms in self._pending_joins.items() if at_ms <= now_ms]:
             self._pending_joins.pop(member_id, None)
@@ -203,14 +204,14 @@ class ModelCoordinator:
             self._expire_syncs()
 
     def remove_static(self, instance_ids: Iterable[str]) -> None:
-        """The group has no members of these names any more; their neighbours hear of it when they next ask."""
+        """Remove the members with these instance ids. The remaining members hear of it when they next ask."""
         gone = set(instance_ids)
         for member in [m for m in self.members.values() if m.instance_id in gone]:
             self._remove(member)
         self._complete_join_when_all_are_there()
 
     def fail_over(self, now_ms: int) -> None:
-        """Another broker takes the group over: what was not persisted is forgotten, every session starts again."""
+        """Another broker takes the group over: unpersisted state is lost, and every session starts again."""
         self.generation, self.protocol, self.leader = self._saved.generation, self._saved.protocol, self._saved.leader
         self.members = {}
         for member in self._saved.members:
@@ -275,7 +276,7 @@ class ModelCoordinator:
         self._rebalance_or_complete()
 
     def _replace(self, old: Member, new_id: str, request: contract.JoinRequest, reply: Reply) -> None:
-        """ClassicGroup.replaceStaticMember, then what the phase asks for."""
+        """ClassicGroup.replaceStaticMember, then the answer or the rebalance that the phase asks for."""
         self._answer_join(old, contract.JoinResponse(request=request, error=ErrorCode.FENCED_INSTANCE_ID))
         self._answer_sync(old, ErrorCode.FENCED_INSTANCE_ID)
         of_type_consumer = bool(self.renaming)
@@ -433,7 +434,7 @@ class ModelCoordinator:
         reply(contract.RenameResponse(request=request, error=ErrorCode.NONE))
 
     def _join_consumer_type(self, member: Member, request: contract.JoinRequest, reply: Reply) -> None:
-        """GroupMetadataManager.classicGroupJoinToConsumerGroup, of a member that subscribes what it did before."""
+        """GroupMetadataManager.classicGroupJoinToConsumerGroup, of a member with an unchanged subscription."""
         member.protocols = request.protocols
         self._reconcile(member, request.protocols[0][1].owned)
         self._renew(member)
@@ -451,7 +452,10 @@ class ModelCoordinator:
         reply(response)
 
     def _reconcile(self, member: Member, claimed: frozenset[TopicPartition]) -> None:
-        """CurrentAssignmentBuilder: what it does not claim any more is revoked; then it has what others have not."""
+        """CurrentAssignmentBuilder: a partition to revoke is revoked once the member does not claim it any more.
+
+        When none is left to revoke, the member gets the partitions of its target that no other member has.
+        """
         member.to_revoke = ((member.assignment | member.to_revoke) - member.target) & claimed
         member.assignment &= member.target
         if not member.to_revoke:

@@ -1,4 +1,4 @@
-"""A resolver that says what a test wants, and an address that swallows connections."""
+"""A resolver that answers as a test wants, and an address that swallows connections."""
 
 import socket
 import threading
@@ -13,10 +13,10 @@ Answers = dict[str, list[str] | threading.Event]
 
 
 class Resolver:
-    """Stands in for `socket.getaddrinfo`; numbers and names that it does not know go to the real one.
+    """Stands in for `socket.getaddrinfo`. Numbers and names that it does not know go to the real one.
 
     Args:
-        answers: name -> its IPv4 addresses in order, or an event: nobody answers before it is set.
+        answers: name -> its IPv4 addresses in order, or an event: no answer comes before it is set, then a failure.
 
     Attributes:
         asked: name -> how many look-ups.
@@ -40,7 +40,7 @@ class Resolver:
 
 @contextmanager
 def resolving(monkeypatch: pytest.MonkeyPatch, answers: Answers) -> Iterator[Resolver]:
-    """Names mean this; at the end nobody waits for an answer any more."""
+    """Names resolve to `answers`. At the end no thread waits for an answer any more."""
     resolver = Resolver(answers)
     before = threading.active_count()
     with monkeypatch.context() as patched:
@@ -59,7 +59,7 @@ def resolving(monkeypatch: pytest.MonkeyPatch, answers: Answers) -> Iterator[Res
 
 @contextmanager
 def swallowing(host: str, port: int = 0) -> Iterator[int]:
-    """A port where no connection is ever accepted or refused: the queue of those who wait is full."""
+    """A port where no connection is ever accepted or refused: the queue of waiting connections is full."""
     with ExitStack() as held:
         listener = held.enter_context(socket.socket())
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

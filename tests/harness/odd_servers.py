@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from itertools import cycle
 
 OddServer = Callable[[socket.socket], None]
-"""What it does with a connection, which is closed afterwards."""
+"""Serves one connection, which is closed afterwards."""
 
 
 def http(client: socket.socket) -> None:
@@ -39,7 +39,7 @@ def truncated_frame(client: socket.socket) -> None:
 
 
 def garbage_in_a_frame(client: socket.socket) -> None:
-    """Well framed, for the request that was asked; the body claims an array of two thousand million entries."""
+    """A well-formed frame that answers the request. Its body claims an array of two thousand million entries."""
     request = client.recv(4096)
     client.sendall(struct.pack(">i", 44) + request[8:12] + bytes(2) + b"\xff" * 38)
 
@@ -99,7 +99,7 @@ class Listener:
 
 @contextmanager
 def firewalled_port() -> Iterator[int]:
-    """A port that answers nothing, as behind a firewall: Linux drops what comes when a listener's queue is full."""
+    """A port that never answers, as behind a firewall: Linux drops packets when a listener's queue is full."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -113,10 +113,10 @@ def end(one: socket.socket) -> None:
 
 
 class Proxy(Listener):
-    """Stands in front of a broker that advertises the proxy's port; may begin to talk garbage, and stop again.
+    """Stands in front of a broker that advertises the proxy's port. It may begin to talk garbage, and stop again.
 
     Attributes:
-        broker_port: where the broker listens; connections before that is known are closed.
+        broker_port: where the broker listens. Connections before that is known are closed.
         garbled: connections that were answered with garbage.
     """
 
@@ -148,7 +148,7 @@ class Proxy(Listener):
 
 
 def pump(source: socket.socket, sink: socket.socket) -> None:
-    """Everything from one to the other, until either ends; then both do."""
+    """Copy all bytes from one to the other, until either ends. Then both end."""
     try:
         while data := source.recv(65536):
             sink.sendall(data)

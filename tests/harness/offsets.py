@@ -16,13 +16,13 @@ _STARTING = (
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
 )
-"""What brokers answer while they start, and to nobody's harm."""
+"""Error codes of brokers that are starting, which do no harm."""
 
 
 def offsets_alone(
     found: Mapping[model.TopicPartition, CommittedOffset | None],
 ) -> dict[model.TopicPartition, int | None]:
-    """What a look-up found, without what was written beside it."""
+    """The offsets that a look-up found, without the metadata beside them."""
     return {tp: there.offset if there is not None else None for tp, there in found.items()}
 
 
@@ -63,7 +63,7 @@ def _committed(consumer: Consumer, group: str, partitions: list[TopicPartition])
 
 
 def _answered(call: Callable[[], list[TopicPartition]], what: str) -> list[TopicPartition]:
-    """What `call` returns, once the group's coordinator is there."""
+    """The result of `call`, once the group's coordinator is there."""
 
     def attempt() -> list[list[TopicPartition]]:
         try:

@@ -1,4 +1,4 @@
-"""What Spark's Python processes take: memory, open files, threads. Linux: it reads /proc."""
+"""Memory, open files and threads of Spark's Python processes. Linux: it reads /proc."""
 
 import os
 import socket
@@ -16,16 +16,16 @@ Kind = tuple[str, ...]
 
 STREAM_READER: Kind = ("-m", "pyspark.sql.streaming.python_streaming_source_runner")
 WORKERS: Kind = ("-m", "pyspark.daemon", "pyspark.worker")
-"""They run tasks. What plans a query is a `pyspark.daemon` too, but of another module."""
+"""They run tasks. The process that plans a query is a `pyspark.daemon` too, but of another module."""
 
 
 SIDECAR: Kind = ("-P", "-m", "pyspark_kgroup.executor.sidecar.sidecar")
-"""Followed by the executor's key; seats' processes, which a sidecar forks, have the same arguments."""
+"""Followed by the executor's key. The seats' processes, which a sidecar forks, have the same arguments."""
 
 
 @dataclass(frozen=True)
 class Use:
-    """One process at one moment; memory in KiB.
+    """One process at one moment, memory in KiB.
 
     Attributes:
         rss: resident now.
@@ -41,7 +41,7 @@ class Use:
 
 
 def use_of(pid: int) -> Use | None:
-    """None if the process is gone."""
+    """The use of a process, or None if it is gone."""
     folder = Path(f"/proc/{pid}")
     try:
         status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
@@ -49,7 +49,7 @@ def use_of(pid: int) -> Use | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     if "VmRSS" not in status:
-        return None  # it has ended, and nobody has asked how
+        return None  # a zombie: it has ended, and its parent has not waited for it
     return Use(
         rss=int(status["VmRSS"].split()[0]),
         peak=int(status["VmHWM"].split()[0]),
@@ -99,7 +99,7 @@ def joined_reader(before: set[int], members: int) -> int:
 
 
 Kinds = Mapping[str, Callable[[], set[int]]]
-"""What a kind of process is called -> pids of those that live."""
+"""Name of a kind of process -> pids of those that live."""
 
 
 def kinds_of(reader: int) -> Kinds:
@@ -114,16 +114,16 @@ def kinds_of(reader: int) -> Kinds:
 def uses_until(
     query: StreamingQuery, condition: Callable[[], bool], what: str, timeout_s: float, kinds: Kinds
 ) -> dict[str, Use]:
-    """What these processes use until then, sampled as `wait_for` asks.
+    """The use of these processes until `condition` holds, sampled as `wait_for` asks.
 
-    The most of everything but memory, as a worker has a consumer open only while it reads; of memory the least.
+    The most of everything but memory, as a worker has a consumer open only while it reads. Of memory the least.
     """
     samples: dict[str, list[Use]] = {kind: [] for kind in kinds}
 
     def sampled() -> bool:
         for kind, pids in kinds.items():
             if uses := [use for pid in pids() if (use := use_of(pid)) is not None]:
-                samples[kind].append(largest(uses))  # workers come and go: what leaks shows in the oldest
+                samples[kind].append(largest(uses))  # workers come and go: a leak shows in the oldest
         return condition()
 
     wait_running(query, sampled, what, timeout_s)
@@ -136,7 +136,7 @@ def largest(uses: list[Use]) -> Use:
 
 
 def sidecar_processes() -> set[int]:
-    """Pids of sidecars whose executors descend from us, and of their seats' processes, whoever is their parent."""
+    """Pids of sidecars whose executors descend from us, and of their seats' processes, whichever is their parent."""
     all_of_them = _all_processes()
     parents = {pid: parent for pid, (_, parent) in all_of_them.items()}
     executors = {pid: command[-2] for pid, (command, _) in all_of_them.items() if tuple(command[1:-2]) == SIDECAR}
@@ -153,7 +153,7 @@ def spark_processes(kind: Kind) -> set[int]:
 
 
 def _all_processes() -> dict[int, tuple[list[str], int]]:
-    """Pid -> (arguments, an empty one last; the parent's pid)."""
+    """Pid -> (arguments with an empty one last, the parent's pid)."""
     found: dict[int, tuple[list[str], int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,4 +1,4 @@
-"""What a pytest run does now, as a line of JSON for each event: for a program that runs several of them side by side.
+"""The progress of a pytest run, as a line of JSON for each event: for a program that runs several side by side.
 
 `--progress FILE` writes `collected` (how many tests), `began` (a test), `ended` (a test, and whether it passed) and
 `failed` (a test or a module, and how it failed). With pytest-xdist, the process that hands tests out writes them all.

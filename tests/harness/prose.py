@@ -1,6 +1,6 @@
 """How much of a text stands for a noun without naming it: per 1,000 words, of docstrings, comments and documents.
 
-Measured with it: h11 2.8 vague nouns, httpcore 0.2, structlog 1.1, franz-go 3.1; none of them writes of "nobody".
+Measured with it: h11 2.8 vague nouns, httpcore 0.2, structlog 1.1, franz-go 3.1. None of them writes of "nobody".
 """
 
 import ast
@@ -41,7 +41,7 @@ class Prose:
 
 
 def prose_of(paths: Iterable[Path]) -> Prose:
-    """The prose of Python files and of Markdown files; tables and blocks of code are left out."""
+    """The prose of Python files and of Markdown files, without tables and blocks of code."""
     return Prose(tuple(text for path in paths for text in _texts(path)))
 
 

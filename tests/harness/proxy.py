@@ -14,7 +14,7 @@ SYNC_GROUP = 14
 
 
 class Verdict(Enum):
-    """What happens to a request."""
+    """The fate of a request."""
 
     PASS = "it goes to the broker"
     CUT = "the connection ends before the broker sees it"
@@ -23,7 +23,7 @@ class Verdict(Enum):
 
 
 class Proxy:
-    """Listens on 127.0.0.1; a context manager that ends every connection and thread.
+    """Listens on 127.0.0.1. A context manager that ends every connection and thread.
 
     The broker must advertise the proxy's port, so that clients never get past it.
 
@@ -51,7 +51,7 @@ class Proxy:
         self._faults[api_key] = verdict
 
     def heal(self) -> None:
-        """Let everything pass again, what was held too."""
+        """Let every request pass again, the held ones too."""
         self._faults.clear()
         self._healed.set()
 

@@ -1,4 +1,4 @@
-"""The source as Spark drives it, without Spark: for what needs a real Kafka and no JVM beside it."""
+"""The source as Spark drives it, without Spark: for tests that need a real Kafka and no JVM beside it."""
 
 import json
 from typing import Any, Self
@@ -18,10 +18,10 @@ from spark_kgroup.clock import monotonic_ms
 class Query:
     """One query and its checkpoint. A context manager: each `with` is a run, in which the reader is a new one.
 
-    Offsets travel as JSON; a batch is done when it is read.
+    Offsets travel as JSON. A batch is done when it is read.
 
     Args:
-        executor: who reads, through its sidecar; None for a worker that is on no executor, and reads by itself.
+        executor: the executor whose sidecar reads, or None for a worker that is on no executor, and reads by itself.
 
     Attributes:
         options: may be changed between two runs.
@@ -62,12 +62,12 @@ class Query:
         self._reader.stop()
 
     def plan(self) -> bool:
-        """Plan the next batch; whether there is one."""
+        """Plan the next batch. Returns whether there is one."""
         self.planned = json.dumps(self._reader.latestOffset(json.loads(self.durable)))
         return self.planned != self.durable
 
     def run(self) -> None:
-        """Read what is planned, and call it done."""
+        """Read the planned batch, and call it done."""
         for ticket in self._reader.partitions(json.loads(self.durable), json.loads(self.planned)):
             assert isinstance(ticket, Ticket)
             read = self._reader.read(ticket) if self._executor is None else read_on(self._executor, ticket.payload)
@@ -77,12 +77,12 @@ class Query:
         self.durable = self.planned
 
     def skip(self) -> None:
-        """Call what is planned done and read nothing of it, as a sink has it that knows the batch's number already."""
+        """Call the planned batch done without reading it, as with a sink that has the batch's number already."""
         self._reader.partitions(json.loads(self.durable), json.loads(self.planned))
         self.durable = self.planned
 
     def trigger(self) -> bool:
-        """Plan and run the next batch; whether there was one."""
+        """Plan and run the next batch. Returns whether there was one."""
         if not self.plan():
             return False
         self.run()
@@ -95,7 +95,7 @@ class Query:
         return int(report["reads"]["at_home"]) if report is not None else 0
 
     def settle(self) -> None:
-        """Trigger until there is nothing left to do, as logs are listed after this call."""
+        """Trigger until no batch is left to run, by ends of logs that are listed after this call."""
         began_ms = monotonic_ms()
 
         def idle() -> bool:
@@ -105,7 +105,7 @@ class Query:
         wait_for(idle, "nothing more to read", 120)
 
     def read(self, topic: str, count: int, partition: int = 0) -> list[int]:
-        """Trigger until `count` records of a partition have been read; returns the numbers that they hold."""
+        """Trigger until `count` records of a partition have been read. Returns the numbers that they hold."""
 
         def enough() -> bool:
             self.trigger()

@@ -1,4 +1,4 @@
-"""Record batches in a real Kafka's log as a test makes them, byte for byte: no producer's library would send some."""
+"""Record batches in a real Kafka's log, made byte for byte by a test: no producer's library would send some of them."""
 
 from __future__ import annotations
 

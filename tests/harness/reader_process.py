@@ -18,10 +18,10 @@ class ReaderProcess:
     """A reader and its JVM. A context manager that leaves neither.
 
     Args:
-        folder: where its log lies, and what it stops at; made if it is missing.
+        folder: the folder of its log and of the files of its stop point, made if it is missing.
         options: of the kgroup stream.
         stop_at: one of the points in `harness/stop_points`.
-        outlives_its_jvm: whether the reader does not end at once with its JVM: then all hangs on what it still says.
+        outlives_its_jvm: whether the reader does not end at once with its JVM: then its last requests count.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class ReaderProcess:
         return (self.folder / "reader.log").read_text(errors="replace")
 
     def ask(self, start: dict[str, Any]) -> None:
-        """Call `latestOffset(start)`; returns at once."""
+        """Call `latestOffset(start)`, and return at once."""
         assert self._jvm.stdin is not None
         print(json.dumps(start), file=self._jvm.stdin, flush=True)
 
     def answer(self) -> dict[str, Any]:
-        """What the reader has answered; waits for it."""
+        """The reader's answer. Waits for it."""
         answer: dict[str, Any] = json.loads(self._line())
         assert "error" not in answer, answer["error"]
         return answer
@@ -102,13 +102,13 @@ class ReaderProcess:
         self._jvm.wait(30)
 
     def stop_query(self) -> None:
-        """What the JVM does when its query stops: it hangs up, and sends SIGTERM. Returns when it has."""
+        """Let the JVM stop the query: it hangs up, and sends SIGTERM. Returns when it has."""
         assert self._jvm.stdin is not None
         self._jvm.stdin.close()
         assert self._jvm.wait(30) == 0
 
     def state(self) -> str:
-        """Of the reader, by proc(5); empty if it is gone."""
+        """Of the reader, by proc(5), or empty if it is gone."""
         try:
             return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
         except (FileNotFoundError, ProcessLookupError):

@@ -17,7 +17,7 @@ LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 8, 16, 32
 
 @dataclass(frozen=True)
 class Record:
-    """A record of a log; the timestamp in ms since the epoch."""
+    """A record of a log, the timestamp in ms since the epoch."""
 
     offset: int
     key: bytes | None = None
@@ -28,7 +28,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a batch's head says of it; where it may follow from the records, None lets it."""
+    """A batch with the fields of its head. A field that is None follows from the records."""
 
     records: Sequence[Record]
     codec: str = "none"
@@ -75,7 +75,7 @@ class Batch:
 
 
 def marker(offset: int, producer_id: int, *, commit: bool) -> bytes:
-    """What ends a transaction (EndTransactionMarker.java)."""
+    """The control batch that ends a transaction (EndTransactionMarker.java)."""
     record = Record(offset, struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, 0))
     return Batch([record], producer_id=producer_id, attributes=TRANSACTIONAL | CONTROL).encoded()
 
@@ -105,7 +105,7 @@ def _record(record: Record, base_offset: int, base_timestamp_ms: int) -> bytes:
 
 
 def compressed(codec: str, data: bytes, *, xerial: bool = False) -> bytes:
-    """As Kafka's clients do: gzip, lz4 and zstd as streams; snappy as one block, or in snappy-java's frame."""
+    """As Kafka's clients do: gzip, lz4 and zstd as streams, snappy as one block, or in snappy-java's frame."""
     match codec:
         case "none":
             return data

@@ -1,4 +1,4 @@
-"""What kafka-python sees of a topic: a client that shares no code with ours."""
+"""A topic as kafka-python reads it: a client that shares no code with ours."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from harness.waiting import wait_for
 
 
 class Row(NamedTuple):
-    """A record in all its columns; the timestamp in ms since the epoch."""
+    """A record in all its columns, the timestamp in ms since the epoch."""
 
     offset: int
     key: bytes | None
@@ -19,7 +19,7 @@ class Row(NamedTuple):
 
 
 Rows = dict[int, list[Row]]
-"""Partition -> its rows, in order; partitions without any are absent."""
+"""Partition -> its rows, in order. Partitions without any are absent."""
 
 
 def reference(server: str, topic: str, isolation: str) -> Rows:

@@ -2,7 +2,7 @@
 
     cd tests && python -m harness.reference_pages      (make docs does it)
 
-The pages are kept in the repository, so that they can be read there; a test holds them to the product.
+The pages are kept in the repository, so that they can be read there, and a test holds them to the product.
 """
 
 import ast
@@ -31,7 +31,7 @@ _CHAPTERS: Final = {
     "kafka.auto.offset.reset": "Kafka's side of reading and of the group",
     "kafka.client.id": "Names and security",
 }
-"""The first option of each chapter -> its title; the chapters follow each other as the rows do."""
+"""The first option of each chapter -> its title. The chapters follow each other as the rows do."""
 
 _OPTIONS_HEAD: Final = """# Options
 
@@ -82,7 +82,7 @@ the settings of a secured cluster: the file of Kafka's own tools, in Java's name
 
 
 def command_line_page() -> str:
-    """What `kgroup --help` says of each command."""
+    """The text of `kgroup --help` for each command."""
     command = typer.main.get_command(app)
     context = typer.Context(command, info_name="kgroup")
     text = get_docs_for_click(obj=command, ctx=context, name="kgroup")
@@ -98,7 +98,7 @@ tables that the code goes by (`LEAVES_TO`); a step that a table does not have is
 
 
 def member_machines_page() -> str:
-    """The two machines as diagrams, with what their states mean."""
+    """The two machines as diagrams, with the meanings of their states."""
     parts = [_MACHINES_HEAD]
     for title, states in (("The classic protocol", state), ("The consumer protocol", consumer_state)):
         meanings = _meanings(inspect.getsource(states))
@@ -115,7 +115,7 @@ def member_machines_page() -> str:
 
 
 def _meanings(source: str) -> dict[str, str]:
-    """What stands below each state in its class."""
+    """State -> the docstring below it in its class."""
     (states,) = (n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == "State")
     found = {}
     for named, text in pairwise(states.body):

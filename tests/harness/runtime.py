@@ -44,7 +44,7 @@ def owned(view: GroupView) -> set[TopicPartition]:
 
 
 def give_up_at_once(session: Session, notice: contract.Notice) -> None:
-    """An observer of a `Group` whose application reads nothing: what is asked for is given up at once."""
+    """An observer of a `Group` whose application reads no record: a partition is given up once it is asked for."""
     match notice:
         case contract.Assigned(revoked=revoked) if revoked:
             session.post(contract.GaveUp(partitions=revoked))

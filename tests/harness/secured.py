@@ -22,11 +22,11 @@ from harness.waiting import wait_for
 from spark_kgroup.testing import ApacheKafka, SecureListener
 
 ALICE = "alice"
-"""May do what a test allows her."""
+"""May do only the operations that a test allows her."""
 BOB = "bob"
-"""May do nothing."""
+"""Has no right at all."""
 TLS_CLIENT = "tls-client"
-"""Who the client certificate says its owner is."""
+"""The owner that the client certificate names."""
 
 PASSWORDS = {ALICE: 'alice\'s "own" \\ pass=word;, {1}', BOB: "bob's secret"}
 """Hers needs every escape that a configuration language may have."""
@@ -48,7 +48,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class SecuredKafka:
-    """Listeners, by what they ask of a client and show it:
+    """Listeners, by the proof that they ask of a client, and the certificate that they show it:
 
     SSL             TLS, a client certificate if it has one
     MTLS            TLS, a client certificate
@@ -59,7 +59,7 @@ class SecuredKafka:
     WRONG_HOST      TLS with a certificate for elsewhere.example
     OTHER_CA        TLS with a certificate from another CA
 
-    Who is not known (the plain listener, or TLS without a client certificate) may do everything.
+    An anonymous client (the plain listener, or TLS without a client certificate) may do everything.
     """
 
     kafka: ApacheKafka
@@ -72,7 +72,7 @@ class SecuredKafka:
         return self.kafka.bootstrap_of(listener)
 
     def allow(self, user: str, operation: AclOperation, *, topic: str = "", group: str = "") -> None:
-        """Let `user` do this with the topic, or the group; returns once the broker knows it."""
+        """Let `user` do this with the topic, or the group. Returns once the broker knows it."""
         kind, name = (ResourceType.TOPIC, topic) if topic else (ResourceType.GROUP, group)
         rule = (kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
         for done in self.kafka.admin.create_acls([AclBinding(*rule)]).values():
@@ -80,7 +80,7 @@ class SecuredKafka:
         wait_for(lambda: self.kafka.admin.describe_acls(AclBindingFilter(*rule)).result(30), f"the rule {rule}")
 
     def forbid(self, user: str, topic: str) -> None:
-        """Take away every right of `user` on the topic; returns once the broker knows it."""
+        """Take away every right of `user` on the topic. Returns once the broker knows it."""
         whose = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{user}")
         every = AclBindingFilter(*whose, None, AclOperation.ANY, AclPermissionType.ANY)  # type: ignore[arg-type]
         for done in self.kafka.admin.delete_acls([every]).values():
@@ -89,12 +89,12 @@ class SecuredKafka:
 
 
 SHORT_SESSION_MS = 3_500
-"""5 % of it is what a renewal may come late on a loaded machine without the broker's noticing."""
+"""On a loaded machine a renewal may come late by 5 % of it without the broker's noticing."""
 
 
 @contextmanager
 def secured_cluster(folder: Path) -> Iterator[SecuredKafka]:
-    """Start it; certificates are written to `folder`."""
+    """Start it, and write the certificates to `folder`."""
     ca, other_ca = trustme.CA(), trustme.CA()
     long_ago = datetime.now(UTC) - timedelta(days=3)
     shown = {

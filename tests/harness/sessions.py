@@ -1,4 +1,4 @@
-"""Sessions of members under test, and what a coordinator answers them."""
+"""Sessions of members under test, and a coordinator's answers to them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ def joined(
     protocol_name: str = "cooperative-sticky",
     error: int = 0,
 ) -> messages.JoinGroupResponse:
-    """What ends a join; `members` (id -> subscription) for the leader."""
+    """The answer that ends a join, with `members` (id -> subscription) for the leader."""
     return messages.JoinGroupResponse(
         throttle_time=NO_THROTTLE,
         error_code=KioErrorCode(error),
@@ -66,7 +66,7 @@ def synced(
     protocol_name: str = "cooperative-sticky",
     error: int = 0,
 ) -> messages.SyncGroupResponse:
-    """What gives a member its `assignment`, encoded or not."""
+    """The answer that gives a member its `assignment`, encoded or not."""
     return messages.SyncGroupResponse(
         throttle_time=NO_THROTTLE,
         error_code=KioErrorCode(error),
@@ -83,7 +83,7 @@ def session_of(
     rack: Callable[[], str | None] = lambda: None,
     **config: Any,
 ) -> Session:
-    """A session of a static cooperative member of group "g", but for what `config` says."""
+    """A session of a static cooperative member of group "g", unless `config` says otherwise."""
     common: dict[str, Any] = {
         "group": "g",
         "instance_id": "seat-0",
@@ -95,7 +95,7 @@ def session_of(
 
 @asynccontextmanager
 async def running(*sessions: Session) -> AsyncIterator[None]:
-    """Let them run until the test's part of it is over."""
+    """Let sessions run until the end of the block."""
     tasks = [asyncio.create_task(session.run()) for session in sessions]
     try:
         yield

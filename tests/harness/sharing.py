@@ -1,4 +1,4 @@
-"""Consumers of other libraries that share a group with a query, and keep what they read."""
+"""Consumers of other libraries that share a group with a query, and keep the offsets of their records."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ _MOVES_ON = (KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS)
 
 
 class _Peer(ABC):
-    """Reads in a thread: commits what it read before giving anything up, and before it leaves. A context manager.
+    """Reads in a thread: commits its positions before it gives up partitions, and before it leaves. A context manager.
 
     Args:
         commit_each: commit after each read, too.
@@ -63,7 +63,7 @@ class _Peer(ABC):
             self._close()
 
     def _commit_read(self) -> bool:
-        """Commit what is read; False if the group moves on in this moment, so that the next read joins it first."""
+        """Commit its positions. False if the group moves on in this moment, so that the next read joins it first."""
         positions = self._read_of(self.owned)
         if positions:
             try:

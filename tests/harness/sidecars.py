@@ -51,7 +51,7 @@ def rows_of(batches: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch]) -> Row
 
 @contextmanager
 def sleeping_executor(name: str = "1") -> Iterator[Executor]:
-    """A process that stands for an executor's JVM; ended with the context, if it was not before."""
+    """A process that stands for an executor's JVM. It ends with the context, if not before."""
     jvm = subprocess.Popen(["sleep", "3600"])
     try:
         yield Executor(key=f"here:{jvm.pid}:{start_ticks(jvm.pid)}", executor_id=name, host="here", pid=jvm.pid)
@@ -65,11 +65,11 @@ class Query:
 
     Args:
         owned: seat -> partitions of `topic` it owns.
-        leaders: finds out who leads partitions, when the query begins.
+        leaders: finds the leaders of partitions, when the query begins.
         homes_serve_others, key: as `Registry` takes them.
 
     Attributes:
-        tags: partition -> its log's tag; absent: that of the beginning.
+        tags: partition -> its log's tag. An absent partition has the tag of the beginning.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Query:
         *,
         batch: str | None = None,
     ) -> list[TicketPayload]:
-        """The tickets of the next batch, by seat, of whatever topics."""
+        """The tickets of the next batch, by seat, of any topics."""
         pieces = {seat: [ranges] for seat, ranges in reads.items()}
         scan = self.registry.plan(batch or f"batch {next(self._batches)}", pieces, owned)
         return [self._ticket(scan, number, reads) for number in range(len(scan.tickets))]
@@ -160,7 +160,7 @@ class Query:
         )
 
     def run(self, executor: Executor, ranges: Mapping[int, tuple[int, int]]) -> Rows:
-        """All rows of the next batch, one task after the other, in one worker that lasts; at first beside a sidecar."""
+        """All rows of the next batch, one task after the other, in one worker that lasts. A sidecar starts with it."""
         tickets = self.plan(ranges)
         if executor not in self._workers:
             self._workers[executor] = Worker(executor)
@@ -195,14 +195,14 @@ def with_registry_at(port: int, ticket: TicketPayload) -> TicketPayload:
 
 
 def let_retry_time_pass(place: Place) -> None:
-    """Make the marks in it as old as they are when workers try again."""
+    """Make the marks in the place's folder as old as they are when workers try again."""
     for mark in place.folder.glob("no-*"):
         then_s = mark.stat().st_mtime - SIDECAR_RETRY_MS / 1000
         os.utime(mark, (then_s, then_s))
 
 
 def sidecars_of(query: Query, executor: Executor) -> list[int]:
-    """Pids of the query's sidecars on this executor: they know the name of their folder."""
+    """Pids of the query's sidecars on this executor, found by the socket in their folder."""
     socket = str(query.place(executor).socket)
     with Path("/proc/net/unix").open() as table:
         inodes = {line.split()[6] for line in table if line.rstrip().endswith(socket) and " 00010000 " in line}

@@ -1,4 +1,4 @@
-"""What can go wrong in a simulated world, each as a function of the world. Everything random comes from its seed."""
+"""Faults of a simulated world, each a function of the world. Everything random comes from the world's seed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _someone(world: MemberWorld) -> Process | None:
 
 
 def break_connection(world: MemberWorld) -> None:
-    """A connection ends; what was on it is lost, or arrived and its answer is lost."""
+    """A connection ends. A request on it is lost, or it arrived and its answer is lost."""
     process = _someone(world)
     if process and process.connection:
         world.log(f"FAULT break_connection {process.name}")
@@ -25,7 +25,7 @@ def break_connection(world: MemberWorld) -> None:
 
 
 def black_hole(world: MemberWorld) -> None:
-    """A connection swallows everything until somebody times out."""
+    """A connection swallows everything until one end times out."""
     process = _someone(world)
     if process and process.connection:
         world.log(f"FAULT black_hole {process.name}")
@@ -85,7 +85,7 @@ def duplicate(world: MemberWorld) -> None:
 
 
 def leave(world: MemberWorld) -> None:
-    """A member leaves for good; later somebody else comes to its seat."""
+    """A member leaves for good. Later a new process takes its seat."""
     process = _someone(world)
     if process and process.machine.state is not State.LEAVING and not process.paused:
         world.log(f"FAULT leave {process.name}")
@@ -121,7 +121,7 @@ def fail_over(world: MemberWorld) -> None:
 
 
 def load(world: MemberWorld) -> None:
-    """The coordinator answers COORDINATOR_LOAD_IN_PROGRESS for a while; its sessions start when it has loaded."""
+    """The coordinator answers COORDINATOR_LOAD_IN_PROGRESS for a while. Its sessions start when it has loaded."""
     if world.loading:
         return
     world.fail_over()
@@ -149,7 +149,7 @@ def load_for_long(world: MemberWorld) -> None:
 
 
 def freeze(world: MemberWorld) -> None:
-    """The coordinator's broker stops; it goes on later, or another broker takes over while it is still stopped."""
+    """The coordinator's broker stops. It goes on later, or another broker takes over while it is still stopped."""
     if world.frozen:
         return
     world.freeze()
@@ -159,7 +159,7 @@ def freeze(world: MemberWorld) -> None:
 
 
 def flap(world: MemberWorld) -> None:
-    """Each connection of somebody breaks at each JoinGroup, for up to three sessions."""
+    """Each connection of a member breaks at each JoinGroup, for up to three sessions."""
     process = _someone(world)
     if process and not process.flapping:
         world.log(f"FAULT flap {process.name}")
@@ -169,7 +169,7 @@ def flap(world: MemberWorld) -> None:
 
 
 def end_flapping(process: Process) -> None:
-    """Its connections last."""
+    """Its connections last from now on."""
     process.flapping = False
     process.on_trouble()
 
@@ -182,7 +182,7 @@ def add_partitions(world: MemberWorld) -> None:
 
 
 def rejoin(world: MemberWorld) -> None:
-    """Somebody wants a rebalance."""
+    """A member wants a rebalance."""
     process = _someone(world)
     if process and process.machine.state is not State.IDLE:
         process.post(contract.RejoinWanted(reason="the test says so"))

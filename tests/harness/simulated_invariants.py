@@ -1,4 +1,4 @@
-"""What must hold at every step of a simulated run. Each check says which promise it is."""
+"""Checks that must hold at every step of a simulated run. Each check says which promise it is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SLACK_MS = 2_000
 
 
 def check_ownership(machine: ClassicMember) -> None:
-    """The numbered invariants of `member.ownership`, and what each state adds to them."""
+    """The numbered invariants of `member.ownership`, and the conditions that each state adds to them."""
     sets, subscribed = machine.ownership, frozenset(machine.config.topics)
     given_up_for_a_reason = sets.left_over | sets.unwanted
     assert not sets.owned & given_up_for_a_reason, "invariant 1"
@@ -50,7 +50,7 @@ class Invariants:
         self.fences = 0
         self.renamings = 0
         self.overlaps = 0
-        """How often a partition had two owners where that may be."""
+        """How often a partition had two owners where that is allowed."""
         self.all_return_in_time = False
         self._world = world
         self._last_to_take_seat: dict[str, Process] = {}
@@ -62,7 +62,7 @@ class Invariants:
         if isinstance(request, contract.JoinRequest) and who.instance_id is not None and not who.member_id:
             last = self._last_to_take_seat.get(who.instance_id)
             if last is not None and last is not process:
-                self._displaced.add(last)  # whatever a coordinator that takes over remembers of it
+                self._displaced.add(last)  # even if a coordinator that takes over does not remember it
             self._last_to_take_seat[who.instance_id] = process
         if isinstance(request, contract.RenameRequest) and who.instance_id is not None:
             self.renamings += 1
@@ -71,7 +71,7 @@ class Invariants:
                 self._last_to_take_seat[who.instance_id] = process
 
     def on_forgotten(self) -> None:
-        """The coordinator lost what it had not persisted: who took which seat is open again."""
+        """The coordinator lost the state that it had not persisted: which process took which seat is open again."""
         self._last_to_take_seat.clear()
 
     def on_fenced(self, process: Process) -> None:
@@ -85,7 +85,7 @@ class Invariants:
         assert by_another, f"{process.name} is fenced by whom it replaced"
 
     def word(self, process: Process, response: Response, given_at_ms: int) -> None:
-        """A member was told that it is one; the coordinator gave its word at `given_at_ms`."""
+        """A member heard that it is one, in an answer that the coordinator gave at `given_at_ms`: its word."""
         gave_it = response.error == ErrorCode.NONE
         if isinstance(response, contract.HeartbeatResponse):
             gave_it |= response.error == ErrorCode.REBALANCE_IN_PROGRESS
@@ -104,7 +104,7 @@ class Invariants:
             self._nothing_held_without_a_word(process)
 
     def _nothing_held_without_a_word(self, process: Process) -> None:
-        """Nothing is held for longer than a session after the group's last word, whatever connections and timers do."""
+        """No partition is held for longer than a session after the coordinator's last word, in spite of any fault."""
         reads = process.running and process.machine.state is not State.LEAVING
         if reads and not process.paused and process.machine.owned:
             silent_ms = self._world.now_ms - process.word_given_at_ms
@@ -120,7 +120,7 @@ class Invariants:
         before: frozenset[TopicPartition],
         identity_before: MemberIdentity,
     ) -> None:
-        """A machine took `event`; before that it held `before` as `identity_before`."""
+        """A machine took `event`. Before that it held `before` as `identity_before`."""
         if self._world.own_ids_in_company and getattr(event, "error", None) == ErrorCode.ILLEGAL_GENERATION:
             process.on_trouble()  # a conversion has passed it by, and a parked join is no word of the coordinator's
         if not process.running or process.machine.state is State.LEAVING:
@@ -143,7 +143,7 @@ class Invariants:
         effects: Sequence[contract.Effect],
         before: frozenset[TopicPartition],
     ) -> None:
-        # KIP-429: what is kept is never taken away silently, and what is new is always announced.
+        # KIP-429: a partition that is kept is never taken away silently, and a new one is always announced.
         held = before - event.partitions if isinstance(event, contract.GaveUp) else before
         for effect in effects:
             match effect:
@@ -166,15 +166,15 @@ class Invariants:
             if isinstance(effect, contract.Lost):
                 self.lost.append((process, effect.partitions, effect.reason))
             if isinstance(effect, contract.Lost | contract.Rejoining) and effect.reason.startswith("no answer"):
-                # A session may only run out if something was wrong outside.
+                # A session may only run out after a fault outside of the process.
                 healthy_ms = self._world.now_ms - process.healthy_since_ms
                 allowed_ms = process.config.session_timeout_ms + SLACK_MS
                 assert healthy_ms <= allowed_ms, f"{process.name} expired after {healthy_ms} ms of health"
 
     def _seat_kept_until_removed(self, process: Process, event: contract.Event, before: MemberIdentity) -> None:
-        # KIP-345: a join without a member id takes the seat from whoever has it. So a member that once had an id sends
-        # such a join only when the coordinator does not know it any more, or has forgotten that it took the seat: else
-        # a zombie would fence its successor.
+        # KIP-345: a join without a member id takes the seat from its present member. So a member that once had an id
+        # sends such a join only when the coordinator does not know it any more, or has forgotten that it took the seat:
+        # else a zombie would fence its successor.
         if before.member_id and not process.machine.identity.member_id:
             justified = getattr(event, "error", None) == ErrorCode.UNKNOWN_MEMBER_ID
             justified |= isinstance(event, contract.SeatSeen) and event.member_id == process.replaces
@@ -191,11 +191,11 @@ class Invariants:
             assert wakeup_at_ms <= latest_ms, f"{process.name} stopped its heartbeats"
 
     def one_owner(self) -> None:
-        """KIP-429: nobody adopts a partition while a member of the same generation still holds it.
+        """KIP-429: no member adopts a partition while another member of the same generation still holds it.
 
         A member counts unless it was left out and does not know yet: it counts if it believes to be in the current
-        generation of the group, or took part in forming this one and the one before. Where seats
-        change their member ids before they have adopted anything, what was adopted counts.
+        generation of the group, or took part in forming this one and the one before. Where seats change their member
+        ids before they have adopted a partition, only adopted partitions count.
         """
         group = self._world.coordinator
         alone = self._world.own_ids and not self._world.own_ids_in_company
@@ -214,7 +214,7 @@ class Invariants:
                     assert allowed, f"{partition} is held by {other} and {process.name}"
 
     def _nobody_has_the_unfinished(self) -> None:
-        """What a process left unfinished is nobody else's until its seat has given it up."""
+        """A partition that a process left unfinished has no other owner until its seat has given it up."""
         owner: dict[TopicPartition, str] = {}
         for config in self._world.seats.values():
             last = next(p for p in reversed(self._world.processes) if p.config is config)
@@ -223,7 +223,7 @@ class Invariants:
                 assert other == last.name, f"{partition} is unfinished at {last.name}, and {other} has it"
 
     def at_rest(self) -> str:
-        """What is still missing for a group at rest, empty if nothing is."""
+        """The conditions of a group at rest that do not hold yet, empty if all hold."""
         world, group = self._world, self._world.coordinator
         running = [p for p in world.processes if p.running]
         shares = [p.machine.owned for p in running]

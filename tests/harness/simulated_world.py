@@ -78,7 +78,7 @@ class Process:
         self.machine = ClassicMember(own, jitter=world.rng.random)
         self.previously_owned = owned_before.partitions
         self.adopted: frozenset[TopicPartition] = frozenset()
-        """What was held at its last boundary: until then nothing of it is in a checkpoint."""
+        """The partitions held at the last boundary. A partition that came later is in no checkpoint yet."""
         self.adopted_in = owned_before.generation
         self.alive = True
         self.paused = False
@@ -102,26 +102,29 @@ class Process:
 
     @property
     def seat(self) -> str:
-        """The name of its seat: the configuration may be another one after a restart."""
+        """The name of its seat, which stays the same when a restart changes the configuration."""
         return self.name.partition("/")[0]
 
     @property
     def running(self) -> bool:
-        """Alive and not ended: it may be reading what it holds."""
+        """Alive and not ended: it may be reading its partitions."""
         return self.alive and self.machine.state is not State.CLOSED
 
     @property
     def unfinished(self) -> frozenset[TopicPartition]:
-        """What it is reading, or its next process will read again: nobody else may have it."""
+        """Partitions that it is reading, or that its next process will read again: no other member may own them."""
         return (self.machine.owned & self.adopted) | self.previously_owned
 
     def kill(self) -> None:
-        """SIGKILL; the broker sees the connection end."""
+        """SIGKILL. The broker sees the connection end."""
         self.alive = False
         self.disconnect()
 
     def _die_renaming(self) -> None:
-        """What it sent arrives before the next process is there: else it would fence that one, as a zombie's would."""
+        """Die after the request is sent, and restart later.
+
+        The request arrives before the next process is there: else it would fence that one, as a zombie's would.
+        """
         self.world.log(f"FAULT {self.name} dies renaming")
         self.kill()
         self.world.after(self.world.rng.choice((500, 1_000, 3_000)), lambda: self.world.relaunch(self.seat))
@@ -138,14 +141,14 @@ class Process:
         self.paused = True
 
     def resume(self) -> None:
-        """SIGCONT: what was due comes first, then what came meanwhile."""
+        """SIGCONT: timers that are due fire first, then the events that came meanwhile are taken."""
         self.paused = False
         self.on_trouble()
         self._wake()
         self._drain()
 
     def on_trouble(self) -> None:
-        """Something outside went wrong for this process just now."""
+        """A fault outside this process hits it just now."""
         self.healthy_since_ms = self.world.now_ms
 
     def _drain(self) -> None:
@@ -171,7 +174,7 @@ class Process:
         elif isinstance(event, contract.ConnectionLost):
             self.connection = None
         effects = self.machine.handle(event, self.world.now_ms)
-        if effects or not isinstance(event, contract.Tick):  # else nothing was due, and nothing has changed
+        if effects or not isinstance(event, contract.Tick):  # else no timer was due, and no state has changed
             if not isinstance(event, contract.Tick | contract.HeartbeatResponse) or not all(
                 map(_is_heartbeat, effects)
             ):
@@ -182,7 +185,7 @@ class Process:
         self._wake_when_due()
 
     def _wake_when_due(self) -> None:
-        """Have the next timer fire; one that is set already for an earlier instant looks again by itself."""
+        """Have the next timer fire. A timer that is set already for an earlier instant looks again by itself."""
         due_at_ms = self.machine.next_wakeup_at_ms()
         if due_at_ms is not None and (self._wakes_at_ms is None or due_at_ms < self._wakes_at_ms):
             self._wakes_at_ms = due_at_ms
@@ -227,7 +230,10 @@ class Process:
         self.world.after(timeout_ms, lambda: None if call.answered else self.lose_connection(connection, "timeout"))
 
     def _look(self, look: contract.Look | contract.LookAtSeat, connection: Connection | None) -> None:
-        """Brokers say who coordinates; if our connection leads there, a heartbeat goes over another one."""
+        """Brokers name the coordinator. If our connection leads there, a heartbeat goes over another one.
+
+        For a `LookAtSeat`, the coordinator names the member that has the seat.
+        """
         if isinstance(look, contract.LookAtSeat):
             if self.world.answers:
                 self.post(contract.SeatSeen(member_id=self.world.coordinator.member_id_of(self.config.instance_id)))
@@ -239,7 +245,7 @@ class Process:
             self.world.transmit(Connection(self), Call(look.heartbeat))
 
     def _leave(self, request: contract.LeaveRequest) -> None:
-        """Not behind what is parked on our connection."""
+        """Leave over a connection of its own, because a request may be parked on ours."""
         call = Call(request)
         self.world.transmit(Connection(self), call)
         unanswered = contract.LeaveResponse(request=request, error=ErrorCode.NETWORK_EXCEPTION)
@@ -281,7 +287,7 @@ class Process:
         if not self.running:
             return
         self.world.after(METADATA_MAX_AGE_MS, self._watch_metadata)
-        # Who was renamed knows no leader, and it is not sure that there is one that knows it.
+        # A renamed member was told no leader, and the group's leader may not know that it leads (decision 72).
         if self.machine.in_generation and not self.machine.leader_id:
             self.look_due = True
         if self.paused or not self.machine.watched_topics or self.machine.state not in (State.STABLE, State.REVOKING):
@@ -291,7 +297,7 @@ class Process:
             self.post(contract.RejoinWanted(reason="partitions were added"))
 
     def _rename(self) -> None:
-        """While the seat has another member id: ask for our own when the group is at rest, and nobody hands over."""
+        """While the seat has another member id: ask for our own when the group is at rest, and no member hands over."""
         group = self.world.coordinator
         if not self.running:
             return
@@ -309,7 +315,7 @@ class Process:
             self.world.after(self.world.delay_ms(), lambda: self.post(contract.Rename()))
 
     def _boundary(self) -> None:
-        """Between two batches: stop reading what must go, commit it, then say so, some time later."""
+        """Between two batches: stop reading the partitions to give up, commit them, and report it some time later."""
         if not self.running:
             return
         self.world.after(self.world.next_boundary_in_ms(), self._boundary)
@@ -338,11 +344,11 @@ class Process:
         self.post(contract.GaveUp(partitions=partitions))
 
     def _find_misfit(self) -> None:
-        """After a static rejoin: a partition that the group assigned to nobody needs one rebalance.
+        """After a static rejoin: a partition without an owner needs one rebalance.
 
-        So does a member without a share that the assignor would give one, as `runtime.misfit` has it. Else 1. a new
-        member joins; 2. brokers convert the group to rename another one, and end the rebalance; 3. the new member is
-        asked back with nothing, and nobody else sees a reason to rebalance.
+        So does a member without a share if the assignor would give it one (`runtime.misfit`). Without this check, 1. a
+        new member joins, 2. brokers convert the group to rename another member, and end the rebalance, 3. the new
+        member joins again, gets no partition, and no other member sees a reason to rebalance.
         """
         group = self.world.coordinator
         if not self.look_due or group.phase is not Phase.STABLE or self.machine.state is not State.STABLE:
@@ -356,16 +362,16 @@ class Process:
 
 
 class MemberWorld:
-    """Time, messages, the coordinator, and everyone who ever ran.
+    """Time, messages, the coordinator, and every process that ever ran.
 
     Args:
-        seats: name -> how it presents itself; one process of each runs when the world is at peace.
+        seats: name -> the configuration of its member. One process of each seat runs when the world is at peace.
         boundary_ms: shortest and longest time between two boundaries.
         delay_ms: shortest and longest time that a message takes.
-        claims_previously_owned: a new process of a seat claims what the last one was reading.
+        claims_previously_owned: a new process of a seat claims the partitions that the last one was reading.
         own_ids: each process of a static seat asks for a member id of its own.
-        own_ids_in_company: also after its first boundary, and where others are in the group: two may own a partition
-            for a moment then (decision 72).
+        own_ids_in_company: also after its first boundary, and while the group has other members: two members may own a
+            partition for a moment then (decision 72).
 
     """
 
@@ -409,12 +415,12 @@ class MemberWorld:
     # ------------------------------------------------------------------------------------------------ time
 
     def at(self, at_ms: int, action: Callable[[], None]) -> None:
-        """Do something at an instant."""
+        """Do `action` at an instant."""
         self._order += 1
         heapq.heappush(self._agenda, (max(at_ms, self.now_ms), self._order, action))
 
     def after(self, wait_ms: int, action: Callable[[], None]) -> None:
-        """Do something later."""
+        """Do `action` later."""
         self.at(self.now_ms + wait_ms, action)
 
     def run_for(self, duration_ms: int) -> None:
@@ -426,7 +432,7 @@ class MemberWorld:
         self.now_ms = end_ms
 
     def _schedule_coordinator(self) -> None:
-        """Have the coordinator's next deadline fire; AFTER anything that may have set one."""
+        """Have the coordinator's next deadline fire. Call it AFTER each step that may have set a deadline."""
         due_at_ms = None if self.frozen else self.coordinator.next_wakeup_at_ms()
         if due_at_ms is not None and (self._tick_at_ms is None or due_at_ms < self._tick_at_ms):
             self._tick_at_ms = due_at_ms
@@ -439,7 +445,7 @@ class MemberWorld:
             self._schedule_coordinator()
 
     def log(self, *words: object) -> None:
-        """Remember for the message of a failure, which alone makes text of it."""
+        """Remember `words` for the message of a failure. Only a failure turns them into text."""
         self._trace.append((self.now_ms, words))
 
     def story(self) -> str:
@@ -494,13 +500,13 @@ class MemberWorld:
             connection.owner.post(response)
 
     def load_anew(self) -> None:
-        """The coordinator goes by what was persisted, and counts every session from now on."""
+        """The coordinator goes by its persisted records, and counts every session from now on."""
         self.coordinator.fail_over(self.now_ms)
         self._schedule_coordinator()
         self.invariants.on_forgotten()
 
     def fail_over(self) -> None:
-        """Another broker coordinates from now on; the old one answers NOT_COORDINATOR or is gone."""
+        """Another broker coordinates from now on. The old one answers NOT_COORDINATOR or is gone."""
         self.log("FAULT fail-over")
         self.load_anew()
         for process in self.processes:
@@ -519,18 +525,18 @@ class MemberWorld:
 
     @property
     def answers(self) -> bool:
-        """Whether the coordinator answers whoever asks it now."""
+        """Whether the coordinator answers requests now."""
         return self.reachable and not self.frozen and not self.loading
 
     def freeze(self) -> None:
-        """The coordinator's broker stops (SIGSTOP): its kernel still accepts what is sent, and nothing is answered."""
+        """The coordinator's broker stops (SIGSTOP): its kernel still accepts requests, and none is answered."""
         self.log("FAULT freeze")
         self.frozen = True
         for process in self.processes:
             process.on_trouble()
 
     def thaw(self) -> None:
-        """It goes on where it stopped: what was due comes first, then what was sent meanwhile."""
+        """The broker goes on where it stopped: first the deadlines that are due, then the requests sent meanwhile."""
         if not self.frozen:
             return
         self.log("FAULT thaw")
@@ -544,7 +550,7 @@ class MemberWorld:
             self._serve(connection)
 
     def take_over(self) -> None:
-        """Another broker coordinates, and the old one stays as it is: what leads to it is never answered."""
+        """Another broker coordinates, and the old one stays frozen: requests on its connections are never answered."""
         if not self.frozen:
             return
         self.log("FAULT take-over")
@@ -582,7 +588,7 @@ class MemberWorld:
         return DescribedGroup(group="g", state="Stable", protocol=self.coordinator.protocol, members=members)
 
     def partitions(self) -> frozenset[TopicPartition]:
-        """All that must be owned."""
+        """All partitions, each of which must have an owner."""
         return frozenset(TopicPartition(TOPIC, index) for index in range(self.partition_count))
 
     def next_boundary_in_ms(self) -> int:
@@ -602,12 +608,12 @@ class MemberWorld:
     # ------------------------------------------------------------------------------------------- processes
 
     def launch(self, name: str) -> None:
-        """Start a new process on a seat, whatever else runs there."""
+        """Start a new process on a seat, even if another one runs there."""
         config = self.seats[name]
         self.processes.append(Process(self, f"{name}/{len(self.processes)}", config, self._owned_before(name)))
 
     def _owned_before(self, name: str) -> PreviouslyOwned:
-        """What the last process of a seat left unfinished, if the group still keeps the seat."""
+        """The partitions that the last process of a seat left unfinished, if the group still keeps the seat."""
         config = self.seats[name]
         last = next((p for p in reversed(self.processes) if p.seat == name), None)
         kept = any(m.instance_id == config.instance_id for m in self.coordinator.members.values())

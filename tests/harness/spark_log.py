@@ -1,4 +1,4 @@
-"""What Spark's JVM writes about what it does."""
+"""The logs of Spark's JVM, written to files."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""A kgroup query under test, with everything it delivered."""
+"""A kgroup query under test, with all rows that it delivered."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ Row = tuple[str, int, int, bytes]
 
 @dataclass
 class Collected:
-    """What a foreachBatch sink keyed by batch id holds: a replayed batch replaces its first attempt."""
+    """The rows of a foreachBatch sink keyed by batch id: a replayed batch replaces its first attempt."""
 
     batches: dict[int, list[Row]] = field(default_factory=dict)
     attempts: list[tuple[int, list[Row]]] = field(default_factory=list)
@@ -82,12 +82,12 @@ def assert_exactly(collected: Collected, found: dict[tuple[int, int], bytes]) ->
 
 
 def await_rows(query: StreamingQuery, collected: Collected, count: int, timeout_s: float = 60.0) -> None:
-    """Wait until `count` rows were delivered; a failed query raises its error at once."""
+    """Wait until `count` rows were delivered. A failed query raises its error at once."""
     wait_running(query, lambda: len(collected) >= count, f"{count} rows (have {len(collected)})", timeout_s)
 
 
 def wait_running(query: StreamingQuery, condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
-    """`wait_for` a condition that `query` brings about; a failed query raises its error at once."""
+    """`wait_for` a condition that `query` brings about. A failed query raises its error at once."""
 
     def holds() -> bool:
         if (error := query.exception()) is not None:

@@ -30,7 +30,7 @@ def tell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 @cache
 def _watched() -> list[socket.socket]:
-    """The connections to the JVM, which are looked at from now on, behind whatever `SparkDelays` does."""
+    """The connections to the JVM. From now on each is looked at when a task ends, after `SparkDelays` has acted."""
     connections = connections_to_jvm()
 
     def note(phase: str, collection: dict[str, int]) -> None:

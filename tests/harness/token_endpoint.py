@@ -13,7 +13,7 @@ from spark_kgroup.testing import unsecured_token
 
 @contextmanager
 def token_endpoint(client_id: str, client_secret: str, *, lifetime_s: float = 3600) -> Iterator[str]:
-    """Its URL. It gives the client a token in the client's own name, and refuses all others."""
+    """Yields its URL. It gives the client a token in the client's own name, and refuses all other clients."""
     expected = "Basic " + base64.b64encode(f"{client_id}:{client_secret}".encode()).decode()
 
     class Endpoint(BaseHTTPRequestHandler):
@@ -36,7 +36,7 @@ def token_endpoint(client_id: str, client_secret: str, *, lifetime_s: float = 36
             self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
-            """Nothing: a test's output is not its log."""
+            """Log no request: a test's output is not its log."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Endpoint) as server:
         serving = threading.Thread(target=server.serve_forever, args=(0.05,), name="token endpoint")

@@ -10,5 +10,5 @@ LIFETIME_S = 3600
 
 @token_callback
 def token_for(user: str) -> tuple[str, float]:
-    """The user is whoever kafka.sasl.oauthbearer.config says."""
+    """A token for the user that kafka.sasl.oauthbearer.config names."""
     return unsecured_token(user, LIFETIME_S), time.time() + LIFETIME_S

@@ -1,4 +1,4 @@
-"""Simulated groups of the classic protocol without faults: what one change does to a group at rest."""
+"""Simulated groups of the classic protocol without faults: the effect of one change on a group at rest."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def come_to_rest(world: MemberWorld, within_ms: int = REST_WITHIN_MS) -> None:
 
 
 def shares(world: MemberWorld) -> dict[str, frozenset[TopicPartition]]:
-    """What each seat owns; nothing where no process runs."""
+    """The partitions of each seat, none where no process runs."""
     return {name: frozenset().union(*(p.machine.owned for p in world.of_seat(name))) for name in world.seats}
 
 
@@ -74,7 +74,7 @@ def restart(world: MemberWorld, name: str, away_ms: int = 3_000) -> None:
 
 
 def bounce(world: MemberWorld, name: str, assignors: tuple[str, ...]) -> None:
-    """A member ends, and comes back with other assignors: a static one to its seat, a dynamic one as somebody new."""
+    """A member ends, and comes back with other assignors: a static one to its seat, a dynamic one as a new member."""
     running = list(world.of_seat(name))
     world.seats[name] = replace(world.seats[name], assignors=tuple(map(assignor, assignors)))
     for process in running:

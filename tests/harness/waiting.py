@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def wait_for(condition: Callable[[], T | None], what: str, timeout_s: float = 30.0, every_s: float = 0.05) -> T:
-    """The first truthy value of `condition`; an AssertionError that says what was awaited otherwise."""
+    """The first truthy value of `condition`, or after `timeout_s` an AssertionError with `what` in it."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         if time.monotonic() > deadline:

@@ -34,8 +34,8 @@ ROOMS: dict[str, tuple[float, ...]] = {
     "datasource/pyspark_kgroup/options": READ_ONCE,
     "datasource/pyspark_kgroup/shared": READ_ONCE,
     "examples": READ_ONCE,
-    "tests": (28.5, 3.5, 13.5),
-    "tests/harness": (29.0, 6.0, 13.5),
+    "tests": READ_ONCE,
+    "tests/harness": READ_ONCE,
 }
 """Room -> the goal, or vague nouns, persons without a name and semicolons in 1,000 words today: lowered with each
 improvement."""

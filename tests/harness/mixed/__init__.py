@@ -1,1 +1,1 @@
-"""Members of several clients in one group, each a process that tells what it owns; and the stories they go through."""
+"""Members of several clients in one group, each a process that reports its partitions, and stories of such groups."""

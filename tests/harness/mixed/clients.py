@@ -1,4 +1,4 @@
-"""The processes of a mixed group: a member each, of one of four clients, that tells what it owns and since when."""
+"""The processes of a mixed group: a member each, of one of four clients, that reports each change of its partitions."""
 
 import json
 import os
@@ -52,8 +52,8 @@ class Client:
         session_timeout_ms: of the classic protocol.
 
     Attributes:
-        changes: what it said, in order.
-        ended_at_ms: when it was killed or had left; None while it runs.
+        changes: its reports, in order.
+        ended_at_ms: when it was killed or had left, None while it runs.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class Client:
 
     @property
     def owned(self) -> frozenset[Pair]:
-        """What it said last; nothing once it has ended."""
+        """The partitions of its last report, none once it has ended."""
         return self.changes[-1].owned if self.changes and self.ended_at_ms is None else frozenset()
 
     def kill(self) -> None:
-        """SIGKILL: it says nothing more to anybody."""
+        """SIGKILL: it sends no further message."""
         self._process.kill()
         self._process.wait(_END_TIMEOUT_S)
         self._on_ended(time.time_ns() // 1_000_000)
@@ -117,7 +117,7 @@ class Client:
         assert code == 0, f"{self.kind} ended with {code}: {self.log}"
 
     def abandon(self) -> None:
-        """End it, whatever state it is in. Safe to call at any time."""
+        """End it in any state. Safe to call at any time."""
         if self.ended_at_ms is None:
             self.kill()
 
@@ -131,7 +131,7 @@ class Client:
 
     @property
     def log(self) -> str:
-        """The last of what it wrote on standard error."""
+        """The end of its standard error."""
         return "".join(self._log)[-1500:]
 
     @property
@@ -163,7 +163,7 @@ def _jars() -> str:
 
 @cache
 def _java_classes() -> TemporaryDirectory[str]:
-    """Where `GroupClient` is compiled: once, for a member that compiles itself starts in more than twice the time."""
+    """The folder of the compiled `GroupClient`. A member that compiles it itself starts in more than twice the time."""
     folder: TemporaryDirectory[str] = TemporaryDirectory(prefix="group-client-")
     compiler: list[str | Path] = [find_java().executable, "-m", "jdk.compiler/com.sun.tools.javac.Main", "-cp", _jars()]
     subprocess.run([*compiler, "-d", folder.name, _HERE / "GroupClient.java"], check=True, timeout=_END_TIMEOUT_S)

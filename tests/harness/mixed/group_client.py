@@ -1,4 +1,4 @@
-"""A member of a group, of librdkafka or of kafka-python, that tells what it owns as `kgroup member --json` does.
+"""A member of a group, of librdkafka or of kafka-python, that reports its partitions as `kgroup member --json` does.
 
 It leaves the group when its standard input ends. Arguments: the client, bootstrap servers, group, topic, client id,
 group protocol, instance id (may be empty).
@@ -18,7 +18,7 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 
 
 class Owned:
-    """What the member owns, told with each change."""
+    """The partitions that the member owns, reported with each change."""
 
     def __init__(self) -> None:
         self._owned: set[tuple[str, int]] = set()
@@ -113,7 +113,7 @@ def run_kafka_python(member: "Arguments", stop: threading.Event) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What this member is to be: texts, as the command line has them."""
+    """The settings of this member: texts, as the command line has them."""
 
     bootstrap: str
     group: str

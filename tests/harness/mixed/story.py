@@ -1,4 +1,4 @@
-"""A story that a group goes through, whichever clients its members are of, and what it came to."""
+"""A story that a group goes through, whichever clients its members are of, and the checks of its outcome."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.cluster import Cluster
 
 REST_TIMEOUT_S = 180
-"""A session of 6 s and two rebalances; most of it is a busy machine's, to start a process."""
+"""A session of 6 s and two rebalances. Most of it is for a busy machine that starts a process."""
 
 
 class MixedGroup:
-    """A group on a real Kafka; a context manager that leaves no process behind.
+    """A group on a real Kafka. A context manager that leaves no process behind.
 
     Attributes:
         members: those that run, by name.
@@ -88,7 +88,7 @@ class MixedGroup:
         return stable_generation(self._kafka, self._name)
 
     def assert_led_by(self, kind: str) -> None:
-        """A member of this client leads; a group of the consumer protocol has no leader."""
+        """A member of this client leads. A group of the consumer protocol has no leader."""
         if self._protocol == "consumer":
             return
         record = wait_for(lambda: self._kafka.group_record(self._name), "the coordinator's record")
@@ -101,7 +101,7 @@ class MixedGroup:
         return sum(client.given_up for client in self._ever)
 
     def assert_one_owner_at_a_time(self) -> None:
-        """By what the members said themselves. All have ended."""
+        """No partition had two owners at once, by the members' own reports. All members have ended."""
         spans = sorted((*span, client.kind) for client in self._ever for span in client.spans())
         assert {pair for pair, *_ in spans} == self._all
         for (pair, _, end_ms, one), (same, begin_ms, _, other) in pairwise(spans):
@@ -112,7 +112,7 @@ def coming_and_going(group: MixedGroup, kinds: Sequence[str]) -> int:
     """Members join one by one, are killed and come back one by one, and leave one by one.
 
     Args:
-        kinds: of the members, the one that leads first first.
+        kinds: the client of each member, in the order in which they join. The first member leads at first.
 
     Returns:
         How many partitions moved between living members.
@@ -136,7 +136,7 @@ def coming_and_going(group: MixedGroup, kinds: Sequence[str]) -> int:
 
 
 def rolling_bounce(group: MixedGroup, kinds: Sequence[str]) -> None:
-    """Static members, each killed and started again within its session: nothing moves, and no generation ends."""
+    """Static members, each killed and started again within its session: no partition moves, and no generation ends."""
     for kind in kinds:
         group.join(kind, kind, instance_id=kind)
         group.rest()

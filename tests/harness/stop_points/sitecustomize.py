@@ -1,10 +1,10 @@
 """Named points at which a real process stops and waits to be killed. Python imports this file at its start.
 
-`harness.application` puts this folder on the PYTHONPATH of a driver and of all its children, and says by environment
-which point is armed, and where; a file `disarmed` there lets everybody pass. The first process that reaches the point
-writes its pid into `reached` and blocks until `released` appears; nobody stops there a second time. Product code knows
-nothing of it: its modules are wrapped when they are imported. In the same way an executor is cut off from the driver's
-registry, as by a firewall.
+`harness.application` puts this folder on the PYTHONPATH of a driver and of all its children. Environment variables name
+the armed point and a folder. A file `disarmed` in that folder lets every process pass. The first process that reaches
+the point writes its pid into `reached` and blocks until `released` appears. No process stops there a second time.
+Product code is not changed for it: its modules are wrapped when they are imported. In the same way an executor is cut
+off from the driver's registry, as by a firewall.
 """
 
 import importlib.machinery
@@ -23,14 +23,14 @@ from typing import Any, NoReturn
 ARMED = os.environ.get("KGROUP_STOP_AT", "")
 FOLDER = Path(os.environ.get("KGROUP_STOP_FOLDER", "."))
 CUT_OFF = os.environ.get("KGROUP_CUT_OFF", "")
-"""Spark's id of the executor that cannot reach the registry; "" for none."""
+"""Spark's id of the executor that cannot reach the registry, or "" for none."""
 
 OUTLIVES_ITS_JVM = "KGROUP_OUTLIVES_ITS_JVM" in os.environ
-"""Whether a reader is not ended from outside its main thread, as if the thread that does that had never its turn."""
+"""Whether `os._exit` waits instead of ending the process, as if the thread that calls it never had its turn."""
 
 
 def reach(point: str) -> None:
-    """Stop here if `point` is armed and nobody has stopped there yet."""
+    """Stop here if `point` is armed and no process has stopped there yet."""
     if point != ARMED or (FOLDER / "disarmed").exists():
         return
     try:
@@ -91,19 +91,19 @@ def _during_rebalance(session: ModuleType) -> None:
 
 
 def _asked_to_give_up(session: ModuleType) -> None:
-    """The coordinator's answer asks a seat to give something up; it has neither committed it nor said that it has."""
+    """The coordinator's answer asks a seat to give up partitions, which it has neither committed nor given up."""
     assigned = session.contract.Assigned
     _stop(session.Session, "_carry_out", before=lambda _, effect: isinstance(effect, assigned) and effect.revoked)
 
 
 def _given_up_unsaid(session: ModuleType) -> None:
-    """What a seat was asked for is committed, and the coordinator does not know yet that it is given up."""
+    """A seat has committed the partitions to give up, and the coordinator does not know yet that they are given up."""
     gave_up = session.contract.GaveUp
     _stop(session.Session, "post", before=lambda _, event: isinstance(event, gave_up) and event.partitions)
 
 
 def _during_adoption(ledger: ModuleType) -> None:
-    """The first of the arrived partitions is adopted; the group knows nothing of it, and no offset is durable."""
+    """The first of the arrived partitions is adopted. The group does not know of it, and no offset is durable."""
     _stop(ledger.Ledger, "adopt", after=lambda _: True)
 
 
@@ -113,7 +113,7 @@ def _before_connecting(group: ModuleType) -> None:
 
 
 def _before_look_at_group(cluster: ModuleType) -> None:
-    """Topics are known; what the group keeps for the seats is not asked yet."""
+    """Topics are known, and the group is not described yet, so it is unknown which seats and partitions it keeps."""
     _stop(cluster.Cluster, "describe_group", before=lambda *_: True)
 
 
@@ -128,7 +128,7 @@ def _before_sending(request: str) -> Callable[[ModuleType], None]:
 
 
 def _parked(request: str) -> Callable[[ModuleType], None]:
-    """A request of this kind is sent, and its answer is on its way: nobody here has seen it."""
+    """A request of this kind is sent, and its answer has come, but its sender has not seen it."""
 
     def wrap(connection: ModuleType) -> None:
         kind = getattr(connection.messages, request)
@@ -142,7 +142,7 @@ def _parked(request: str) -> Callable[[ModuleType], None]:
 
 
 def _after_start_committed(adopt: ModuleType) -> None:
-    """The starts that the group did not have are acknowledged; Spark has no offset yet."""
+    """The group has acknowledged the start offsets that it lacked. Spark has no offset yet."""
     _stop(adopt.Adoption, "_commit_starts", after=lambda _: True)
 
 
@@ -226,7 +226,7 @@ if CUT_OFF:
 
 
 def _keep_log(path: str, logger: logging.Logger, level: int) -> None:
-    """What `logger` logs goes to the file `path` as well: seconds since the epoch, then the message in one line."""
+    """Let `logger` write to the file `path` as well: seconds since the epoch, then the message in one line."""
     handler = logging.FileHandler(path, delay=True)  # most processes have no member, and make no file
     handler.setFormatter(_OneLine("%(created).3f %(message)s"))
     handler.setLevel(level)

@@ -1,4 +1,4 @@
-"""A model group with Spark's driver in front of it, on the clock of the group; a registry that listens."""
+"""A model group with Spark's driver in front of it, on the clock of the group, and a registry that listens."""
 
 from collections.abc import Callable, Iterator
 
@@ -34,7 +34,7 @@ def world() -> World:
 
 @pytest.fixture
 def registry() -> Iterator[Registry]:
-    """That of a query with one seat, which has nothing to read in batch 0."""
+    """The registry of a query with one seat, which has no range to read in batch 0."""
     registry = Registry(["g-0"])
     registry.query = "q"
     registry.start()

@@ -1,4 +1,4 @@
-"""What Spark's Python process shows of an error: a sentence of ours, or all of a bug."""
+"""An error as Spark's Python process shows it: a sentence of ours, or the whole traceback of a bug."""
 
 import io
 import logging
@@ -15,11 +15,11 @@ from spark_kgroup.errors import IllegalTransition, KgroupError, OptionError, Wir
 
 @pytest.fixture(autouse=True)
 def spark_shows_tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")  # as Spark starts its processes; put back after the test
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")  # as Spark starts its processes, put back after the test
 
 
 def shown(call: Callable[[], object]) -> str:
-    """What Spark's own code sends to the JVM of the error of `call`."""
+    """The text that Spark's own code sends to the JVM for the error of `call`."""
     sent = io.BytesIO()
     try:
         call()

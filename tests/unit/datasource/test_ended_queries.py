@@ -1,4 +1,4 @@
-"""The listener stops a query that has come to its end; `tests/spark/test_stop_offsets.py` has Spark's half of it."""
+"""The listener stops a query that has come to its end. `tests/spark/test_stop_offsets.py` has Spark's half of it."""
 
 import json
 import logging
@@ -17,12 +17,12 @@ QUERY, RUN, OTHER_RUN = "q", "run-0", "run-1"
 
 ENDED, GOES_ON, ENDLESS = {"latestOffset": {"ended": True}}, {"latestOffset": {"ended": False}}, {"latestOffset": {}}
 OTHERS = [{"latestOffset": None}, {"latestOffset": "7"}, {}]
-"""PySpark 4.0 and 4.1, rate, and a source that says nothing."""
+"""PySpark 4.0 and 4.1, rate, and a source without a report."""
 
 
 @dataclass
 class Session:
-    """A session with one query, as far as the listener knows it; it is its own `streams`, and the query."""
+    """A session with one query, as far as the listener knows it. It is its own `streams`, and the query."""
 
     sources: list[dict[str, Any]]
     name: str = "flights"
@@ -58,7 +58,7 @@ class Session:
         self.stops += 1
 
     def idle(self, run: str = RUN) -> int:
-        """Spark says that the query is idle; how often it was stopped since it began."""
+        """Spark says that the query is idle. Returns how often it was stopped since it began."""
         self.listener.onQueryIdle(QueryIdleEvent(QUERY, run, "2026-11-21T18:28:21.951Z"))
         for thread in threading.enumerate():
             if thread.name == "kgroup end":

@@ -1,4 +1,4 @@
-"""What the processes import that start a query: each import there is a part of a second before the first batch."""
+"""The imports of the processes that start a query: each import there is a part of a second before the first batch."""
 
 import json
 import subprocess
@@ -59,7 +59,7 @@ FOR_COLUMNS_MAX = 55
 """Measured: 50. With PyArrow, librdkafka's binding and asyncio there were 191."""
 
 OURS_AND_KIOS_MAX = 266
-"""Measured: 266, of which 21 are messages of the consumer protocol, which stand in one table with the others."""
+"""Measured: 266, of which 21 are messages of the consumer protocol, which are in one table with the other ones."""
 
 
 def imports(program: str, options: Mapping[str, str]) -> list[set[str]]:

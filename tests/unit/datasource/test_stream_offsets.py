@@ -60,7 +60,7 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Runtime:
 
 
 def test_an_offset_that_spark_shows_again_is_read_once(group: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To read one of 10,000 partitions takes 30 ms, and an idle query has nothing else to do."""
+    """To read one of 10,000 partitions takes 30 ms, and that would be all the work of an idle query."""
     shown: list[dict[str, Any]] = []
     from_json = Checkpoint.from_json
 
@@ -108,7 +108,7 @@ def test_a_reader_that_has_not_been_asked_for_offsets_yet_reports_none() -> None
 def test_a_batch_that_the_sink_does_not_look_at_is_passed_with_a_warning(
     group: Runtime, caplog: pytest.LogCaptureFixture, shows_start: bool
 ) -> None:
-    """Spark plans no tickets for it. Before 4.2 it says nothing else of where the next batch begins."""
+    """Spark plans no tickets for it. Before 4.2 this is all that tells where the next batch begins."""
     reader = KgroupStreamReader({**OPTIONS, "maxOffsetsPerTrigger": "2"}, spark_schema(COLUMNS))
     group.produce(TopicPartition("t", 0), 6)
     offset, ends = reader.initialOffset(), []

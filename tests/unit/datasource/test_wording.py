@@ -80,7 +80,7 @@ def test_an_error_that_passes_twice_is_worded_once() -> None:
 
 
 def engine_filters() -> dict[str, list[object]]:
-    """Those on the loggers of the group's side that have any."""
+    """The filters on the loggers of the group's side that have any."""
     names = [name for name in logging.root.manager.loggerDict if name.startswith("spark_kgroup.")]
     return {name: list(filters) for name in names if (filters := logging.getLogger(name).filters)}
 

@@ -1,4 +1,4 @@
-"""Waiting for the group to acknowledge commits: what waits, for how long, and what a user is told meanwhile."""
+"""Waiting for the group to acknowledge commits: which reads wait, for how long, and the messages meanwhile."""
 
 import pytest
 from harness.boundary import P0, P1, World, elapsed_ms, messages
@@ -6,11 +6,11 @@ from harness.boundary import P0, P1, World, elapsed_ms, messages
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
 from spark_kgroup.errors import GroupUnsettled
 
-# ---------------------------------------------------- what was read: at most one batch that the group knows nothing of
+# ---------------------------------------------------------------------- reads: at most one batch that is not committed
 
 
 def test_a_partition_whose_commit_is_unacknowledged_is_not_read_on(world: World) -> None:
-    """Were it lost after a second batch, its next owner would read both again; the promise is at most one."""
+    """Were it lost after a second batch, its next owner would read both again. The promise is at most one."""
     group, driver = world(partitions=2, records=100)
     driver.trigger(limit=20)
     group.commit_fate = lambda: "lost"

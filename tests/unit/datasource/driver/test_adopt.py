@@ -1,4 +1,4 @@
-"""Where adopted partitions start, and what is committed before anything relies on it."""
+"""Where adopted partitions start, and which offsets are committed before a batch relies on them."""
 
 import pytest
 from harness.boundary import P0, P1, World, elapsed_ms, messages
@@ -13,7 +13,7 @@ from spark_kgroup.seat_note import Author
 
 @pytest.mark.parametrize("crash", ["unplanned", "unread", "uncommitted"])
 def test_an_explicit_start_survives_a_crash_in_the_first_batch(world: World, crash: str) -> None:
-    """1. the group stands at 80; 2. a fresh checkpoint says earliest; 3. the first batch dies. Nothing is skipped."""
+    """1. the group stands at 80, 2. a fresh checkpoint says earliest, 3. the first batch dies. No record is skipped."""
     group, driver = world(records=100, starting=parse_starting_offsets("earliest"))
     group.committed_now = {P0: 80}
     group.rewinds = {P0}
@@ -52,7 +52,7 @@ def test_committed_offsets_win_over_an_explicit_start_if_others_work_in_the_grou
 
 @pytest.mark.parametrize("explicit", [False, True])
 def test_a_start_at_the_end_is_committed_before_a_batch_relies_on_it(world: World, explicit: bool) -> None:
-    """Else its owner may die before it commits, and another application that starts at the end goes on behind."""
+    """Else its owner may die before it commits, and another application starts at a later end, past unread records."""
     group, driver = world(records=100, starting=parse_starting_offsets("latest" if explicit else "committed"))
     group.commit_fate = lambda: "lost"
     assert not driver.trigger()
@@ -75,7 +75,7 @@ def test_an_added_partition_is_read_from_earliest_and_moves_nothing(world: World
 
 
 def test_a_recreated_topic_is_read_from_its_beginning(world: World) -> None:
-    """The old positions are ahead of, within, or equal to what the new topic has: none of them applies."""
+    """The old positions are ahead of, within, or equal to the new topic's offsets: none of them applies."""
     group, driver = world(partitions=2, records=100, fail_on_data_loss=False)
     driver.drain()
     group.create_topic("t", 2)
@@ -104,7 +104,7 @@ def test_a_topic_recreated_while_we_did_not_look_is_read_from_its_beginning(worl
 def test_a_recreated_topic_is_read_from_where_another_application_has_left_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The checkpoint has the old topic's id, what is committed names the new one's: its rows are not read twice."""
+    """The checkpoint has the old topic's id, the committed metadata the new one's: its rows are not read twice."""
     group, driver = world(records=100, fail_on_data_loss=False)
     driver.drain()
     group.create_topic("t", 1)

@@ -1,4 +1,4 @@
-"""Where a batch ends: end offsets and how long they are believed, the limit and whose turn it is under it."""
+"""Where a batch ends: end offsets and the age up to which they count, the limit and the partitions' turns under it."""
 
 import pytest
 from harness.boundary import P0, P1, World
@@ -88,7 +88,7 @@ def test_partitions_take_turns_under_a_limit_below_their_number(world: World) ->
 def test_end_offsets_are_asked_for_before_commits_are_acknowledged(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A trigger waits for one round trip less. What is read is still bounded by what was acknowledged."""
+    """A trigger waits for one round trip less. The batch is still bounded by the commits that were acknowledged."""
     group, driver = world(partitions=2, seats=1, records=10)
     driver.trigger()
     asked: list[str] = []

@@ -77,7 +77,7 @@ def test_a_boundary_commits_before_anything_that_can_fail(world: World, monkeypa
 
 
 def test_a_restart_commits_what_the_last_run_left_at_its_first_boundary(world: World) -> None:
-    """An AvailableNow run that finds nothing new ends after one boundary."""
+    """An AvailableNow run that finds no new record ends after one boundary."""
     group, driver = world(records=10)
     driver.trigger()
     driver.restart()

@@ -18,10 +18,10 @@ SEEDS = int(os.environ.get("KGROUP_SIMULATION_SEEDS", "200"))
 
 
 class BoundaryWorld:
-    """A random world around one driver, and what must hold in it at every step.
+    """A random world around one driver, with checks of every step.
 
-    Commits below what is committed, or for partitions of others, and giving up twice are the model's to refuse
-    (`FakeGroup`).
+    The model (`FakeGroup`) refuses commits below the committed offset or for another member's partitions, and giving up
+    twice.
     """
 
     def __init__(self, seed: int, *, losses: bool, leaders: bool = False) -> None:
@@ -41,7 +41,7 @@ class BoundaryWorld:
             self.event()
 
     def commit_fate(self) -> str:
-        """What we commit for old seats while the group rebalances is tried once: it gets through, or is read again."""
+        """A commit for old seats while the group rebalances is tried once: it gets through, or records are reread."""
         if self.group.old and not self.losses:
             return "ok"
         return self.rng.choices(["ok", "lost", "unheard", "refused"], [20, 1, 1, 1])[0]
@@ -141,7 +141,7 @@ class BoundaryWorld:
             self.come_back()
 
     def come_back(self) -> None:
-        """The driver is dead for a while; the world is not."""
+        """The driver is dead for a while, and the world goes on."""
         self.history.append("dead")
         self.group.die()
         for _ in range(self.rng.randint(0, 3)):
@@ -155,10 +155,10 @@ class BoundaryWorld:
         self.driver.restart(seats)
 
     def set_back(self) -> bool:
-        """Checkpoint and sink are restored to an earlier batch, if all that was read since can be known to be ours.
+        """Checkpoint and sink are restored to an earlier batch, if all records read since can be known to be ours.
 
-        What has another owner by now, or gets one before our first boundary, goes on where we had left it, and what
-        another one read in between is read again: no session ends here, and no seat.
+        A partition that has another owner by now, or gets one before our first boundary, goes on where we had left it,
+        and records that the other owner read in between are read again: no session ends here, and no seat.
         """
         ends = [loads(text) for text in self.driver.planned[: self.driver.batches_done]]
         if not ends or self.group.rebalancing or self.group.old or self.losses:
@@ -176,7 +176,7 @@ class BoundaryWorld:
         self.driver.set_back(batches)
         return True
 
-    # ------------------------------------------------------------------------------------- what must hold
+    # --------------------------------------------------------------------------------------------- checks
 
     def check(self) -> None:
         for tp, spans in self.driver.rows.items():
@@ -196,7 +196,7 @@ class BoundaryWorld:
             assert len(unknown) <= 1, f"{tp}: the group does not know of {unknown}"
 
     def covered(self, tp: TopicPartition) -> int:
-        """Up to where records are in our completed batches or read and committed by the other application."""
+        """The offset below which all records are in our completed batches, or were read by the other application."""
         others = [(a, b) for read, a, b in self.group.other_read if read == tp]
         end = 0
         for a, b in sorted(self.driver.rows.get(tp, []) + others):

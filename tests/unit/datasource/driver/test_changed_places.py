@@ -1,7 +1,7 @@
 """Checkpoints that another query wrote: sources that change places and back, a group or a prefix that was changed.
 
-Spark keeps the offsets of a query's sources by their place, so after such a change a source goes on from what another
-one wrote.
+Spark keeps the offsets of a query's sources by their place, so after such a change a source goes on from the offsets
+that another one wrote.
 """
 
 import random
@@ -22,7 +22,7 @@ from spark_kgroup.seat_note import Author
 
 
 def change_places(one: Driver, another: Driver) -> None:
-    """Each goes on from the offset and commit log of the other; both processes are new."""
+    """Each goes on from the offset and commit log of the other. Both processes are new."""
     for name in ("planned", "batches_done", "sink"):
         here, there = getattr(one, name), getattr(another, name)
         setattr(one, name, there)
@@ -58,7 +58,7 @@ class TwoSources:
 
     @property
     def rows(self) -> dict[TopicPartition, list[tuple[int, int]]]:
-        """What was read of each partition, whatever place it was read from."""
+        """The ranges that were read of each partition, from either place."""
         found: dict[TopicPartition, list[tuple[int, int]]] = {}
         for driver in self.drivers:
             for tp, spans in driver.rows.items():
@@ -87,7 +87,7 @@ def test_sources_that_change_places_and_back_read_each_record_once(caplog: pytes
 
 
 def test_a_partition_that_is_adopted_late_after_a_change_back_is_read_once() -> None:
-    """Its source has written into the place again by then, so the place's group says nothing of the partition."""
+    """Its source has written into the place again by then, so the place's group no longer tells who owned it."""
     sources = TwoSources()
     sources.produce(20)
     sources.drain()
@@ -111,8 +111,8 @@ def test_a_partition_that_is_adopted_late_after_a_change_back_is_read_once() -> 
 
 
 def test_a_partition_that_is_handed_over_before_it_is_adopted_keeps_its_committed_offset() -> None:
-    """1. a source has changed places and back; 2. its partition is asked for before its first boundary: what the place
-    remembers of it is older than what the source itself has committed since."""
+    """1. a source has changed places and back, 2. its partition is asked for before its first boundary: the place's
+    position of it is older than the offset that the source itself has committed since."""
     sources = TwoSources(partitions=1)
     sources.produce(20)
     sources.drain()
@@ -127,7 +127,7 @@ def test_a_partition_that_is_handed_over_before_it_is_adopted_keeps_its_committe
 
 
 def test_a_checkpoint_that_was_set_back_after_a_change_back_is_read_again_from_there() -> None:
-    """What the source has owned since is its own again."""
+    """The partition that the source has owned since is its own again."""
     sources = TwoSources(partitions=1)
     sources.produce(20)
     sources.drain()
@@ -163,14 +163,14 @@ def test_whatever_the_order_sources_that_change_places_at_rest_read_each_record_
                 for driver in sources.drivers:
                     driver.restart()
             case "change places":
-                sources.drain()  # what a place alone knows of its last batch, the other source cannot see
+                sources.drain()  # else the end of a last batch may be in its place alone, hidden from the other source
                 sources.change_places()
     sources.drain()
     sources.assert_read_once()
 
 
 def renamed(driver: Driver, **what: str) -> None:
-    """The query comes back under another name, and the group has its seats under theirs."""
+    """The query comes back with other names in its options, and its commits bear the new prefix. Seats keep theirs."""
     driver.restart()
     driver.options = replace(driver.options, **what)
     driver.boundary = Boundary(driver.group, driver.options, clock=lambda: driver.group.now_ms, bounded=False)
@@ -192,7 +192,7 @@ def test_a_prefix_that_is_changed_and_changed_back_reads_each_record_once(world:
 def test_a_checkpoint_from_before_a_change_of_name_is_read_again_where_the_query_went_on(
     world: World, changed: str
 ) -> None:
-    """It was restored, with the sink: whoever wrote it owned what is in it."""
+    """It was restored, with the sink: the query that wrote it owned the partitions in it."""
     group, driver = world(partitions=1, records=20)
     driver.drain()
     before = driver.batches_done

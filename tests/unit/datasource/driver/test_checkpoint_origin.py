@@ -1,4 +1,4 @@
-"""A query that goes on from another group's or another topic's checkpoint is told so, and what happens."""
+"""A query that goes on from another group's or another topic's checkpoint is told so, with the consequences."""
 
 import json
 

@@ -64,7 +64,7 @@ def test_nothing_is_committed_for_a_topic_that_was_deleted_meanwhile(world: Worl
 
 @pytest.fixture
 def digests() -> list[str]:
-    """What the registry was told."""
+    """The digests that the registry was told."""
     return []
 
 

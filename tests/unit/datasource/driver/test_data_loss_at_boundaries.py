@@ -1,4 +1,4 @@
-"""What the boundary does when logs lose what was still to be read: `failOnDataLoss` true and false."""
+"""The boundary when logs lose records that were still to be read: `failOnDataLoss` true and false."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +22,7 @@ World = Callable[..., tuple[FakeGroup, Driver]]
 
 
 def later(group: FakeGroup) -> None:
-    """What was listed is too old to be relied on."""
+    """The listed offsets are too old to be relied on."""
     group.now_ms += END_OFFSETS_MAX_AGE_MS + 1
 
 
@@ -154,7 +154,7 @@ def test_a_limit_counts_what_is_there_not_what_is_lost(world: World) -> None:
 
 
 def test_records_deleted_after_planning_are_noticed_by_the_executors(world: World) -> None:
-    """The plan is the offsets' alone: a replay reads the same ranges."""
+    """The plan follows from the offsets alone: a replay reads the same ranges."""
     group, driver = world(records=100, fail_on_data_loss=False)
     with pytest.raises(Crash):
         driver.trigger(crash="uncommitted")
@@ -196,7 +196,7 @@ def test_a_starting_offset_that_is_gone_is_a_loss_and_earliest_is_not(world: Wor
 
 
 def truncate(group: FakeGroup, tp: TopicPartition, end: int) -> None:
-    """An unclean election."""
+    """An unclean election: the new leader's log ends at `end`."""
     group.elect(tp)
     list_less(group, tp, end)
 
@@ -218,7 +218,7 @@ def test_truncation_fails_the_query(world: World) -> None:
 
 @pytest.mark.parametrize("end", [60, 0], ids=["amid the period", "to where the period began"])
 def test_after_a_truncation_reading_goes_on_at_the_new_end(world: World, end: int) -> None:
-    """The group's committed offset goes back, or the next owner would skip what is written up to the old one."""
+    """The group's committed offset goes back, or the next owner would skip records written up to the old one."""
     group, driver = world(records=100, fail_on_data_loss=False)
     driver.drain()
     before = driver.durable.owned[P0].period
@@ -276,7 +276,7 @@ def epochs_or_none(group: FakeGroup, epochs: bool) -> None:
 def test_a_log_whose_end_goes_back_for_a_moment_was_not_truncated(
     world: World, caplog: pytest.LogCaptureFixture, bounded: bool, fail: bool, restart: bool, epochs: bool
 ) -> None:
-    """estuary/flow #3092: a query ended with data loss, and nothing was lost; or it read ten records twice."""
+    """estuary/flow #3092: a query ended with data loss though no record was lost, or it read ten records twice."""
     group, driver = world(partitions=2, records=100, fail_on_data_loss=fail)
     epochs_or_none(group, epochs)
     driver.drain()
@@ -417,7 +417,7 @@ def test_a_deleted_topic_drops_its_own_partitions_only(world: World, caplog: pyt
     for _ in range(3):
         group.produce(U0, 5)
         driver.drain()
-    group.rebalance()  # the leader has noticed: the seat is asked for what nobody can own
+    group.rebalance()  # the leader has noticed: the seat is asked for a partition that no member can own
     group.produce(U0, 5)
     driver.drain()
     assert driver.rows[P0] == [(0, 10)]
@@ -522,7 +522,7 @@ def test_a_topic_recreated_before_its_partitions_come_back(world: World) -> None
 def test_a_batch_planned_before_its_topic_was_deleted_fails_or_reads_the_rest(
     world: World, fail: bool, anew: bool
 ) -> None:
-    """1. a batch 100..200 is planned; 2. the driver dies; 3. the topic goes, and another one has offsets 100..200;
+    """1. a batch 100..200 is planned, 2. the driver dies, 3. the topic goes, and another one has offsets 100..200,
     4. the replay must not take the one for the other.
     """
     group, driver = world(records=100, fail_on_data_loss=fail)

@@ -1,4 +1,4 @@
-"""What a filter lets through is read: never less, and Spark applies what is not done completely."""
+"""All records that a filter lets through are read. Spark applies filters that the source applies incompletely."""
 
 import operator
 from datetime import UTC, datetime
@@ -49,7 +49,7 @@ filters = st.builds(
 def test_a_reader_that_was_given_filters_to_use_warns_of_later_queries_on_the_same_load(
     caplog: pytest.LogCaptureFixture, wanted: tuple[str, str, Any], warned: bool
 ) -> None:
-    """They get the rows of the first (PythonDataSourceV2.setReadInfo)."""
+    """Later queries get the rows of the first one (PythonDataSourceV2.setReadInfo)."""
     list(KgroupFilteringReader({}, StructType([])).pushFilters([made(*wanted)]))
     assert ("Call load() for each query." in caplog.text) is warned
 
@@ -95,7 +95,7 @@ def test_an_upper_bound_of_timestamps_spares_nothing_since_they_need_not_grow_wi
         made("EqualTo", "partition", None),
         made("EqualTo", "partition", True),
         made("In", "partition", ()),
-        made("GreaterThan", "timestamp", datetime(2026, 1, 1)),  # without a zone it says nothing
+        made("GreaterThan", "timestamp", datetime(2026, 1, 1)),  # without a zone it names no instant
         made("EqualTo", "timestampType", 0),
         datasource.Not(made("EqualTo", "partition", 1)),
         datasource.IsNull(("partition",)),

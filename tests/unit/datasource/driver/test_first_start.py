@@ -1,4 +1,4 @@
-"""Where a query without a checkpoint starts, and what it is told of that."""
+"""Where a query without a checkpoint starts, and the messages about it."""
 
 from collections.abc import Callable
 from dataclasses import replace

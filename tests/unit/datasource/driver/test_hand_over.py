@@ -1,4 +1,4 @@
-"""Giving up what the group asks for: after its commit, once, and at once if nobody ever adopted it."""
+"""Giving up partitions that the group asks for: after their commit, once, and at once if they were never adopted."""
 
 import pytest
 from harness.boundary import P0, P1, World, elapsed_ms, unsettle
@@ -45,7 +45,7 @@ def test_a_partition_that_was_never_adopted_is_given_up_at_once(world: World) ->
 
 
 def test_a_seat_that_has_not_heard_yet_is_not_asked_twice_to_give_up(world: World) -> None:
-    """1. giving up is a message; 2. the next look may come before it is taken and shows the old state."""
+    """1. giving up is a message, 2. the next look may come before it is taken and shows the old state."""
     group, driver = world(partitions=3, seats=2, records=10)
     driver.drain()
     group.spread([OTHER, "seat-1", "seat-0"])
@@ -54,7 +54,7 @@ def test_a_seat_that_has_not_heard_yet_is_not_asked_twice_to_give_up(world: Worl
 
 
 def test_durable_positions_are_committed_before_giving_up_what_this_process_never_adopted(world: World) -> None:
-    """1. the driver dies before the boundary that commits 10; 2. it comes back and its seat still holds P;
+    """1. the driver dies before the boundary that commits 10, 2. it comes back and its seat still holds P,
     3. P is revoked before the first boundary. The next owner must start at 10, not where the group was told last.
     """
     group, driver = world(records=10)
@@ -179,7 +179,7 @@ def test_a_boundary_waits_for_each_seat_that_gives_up_and_asks_none_twice(
 
 
 def test_a_partition_that_comes_back_with_the_generation_after_it_was_given_up_is_not_waited_for(world: World) -> None:
-    """1. P is asked for and given up; 2. meanwhile the assignor has changed its mind: P is the same seat's again."""
+    """1. P is asked for and given up, 2. meanwhile the assignor has changed its mind: P is the same seat's again."""
     group, driver = world(records=10)
     driver.drain()
     group.move(P0, OTHER)
@@ -188,7 +188,7 @@ def test_a_partition_that_comes_back_with_the_generation_after_it_was_given_up_i
     assert driver.durable.owned[P0].period.generation == group.generation
 
 
-# ------------------------------------------------------------------------------------------- what was previously owned
+# ----------------------------------------------------------------------------------------- previously owned partitions
 
 
 def dies_in_a_batch(group: FakeGroup, driver: Driver) -> None:
@@ -198,7 +198,7 @@ def dies_in_a_batch(group: FakeGroup, driver: Driver) -> None:
 
 
 def test_partitions_of_an_unfinished_batch_go_to_nobody_before_it_is_done(world: World) -> None:
-    """1. the driver dies in a batch; 2. the group rebalances; 3. the driver comes back, and reads the batch again."""
+    """1. the driver dies in a batch, 2. the group rebalances, 3. the driver comes back, and reads the batch again."""
     group, driver = world(records=10)
     dies_in_a_batch(group, driver)
     group.move(P0, OTHER)
@@ -232,7 +232,7 @@ def test_a_previously_owned_partition_that_is_assigned_again_is_read_on(world: W
 
 
 def test_a_previously_owned_partition_with_another_owner_is_given_up_without_a_commit(world: World) -> None:
-    """1. a boundary hands P over; 2. the driver dies before that boundary's batch is planned."""
+    """1. a boundary hands P over, 2. the driver dies before that boundary's batch is planned."""
     group, driver = world(records=10)
     driver.trigger()
     group.move(P0, OTHER)
@@ -289,7 +289,7 @@ def test_a_seat_gives_up_a_previously_owned_partition_though_another_seat_has_it
 def test_a_release_under_way_does_not_give_up_a_partition_assigned_meanwhile(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1. P, previously owned, is given up; 2. before the seat hears of it, P is assigned to it, and asked for again."""
+    """1. P, previously owned, is given up, 2. before the seat hears of it, P is assigned to it, and asked for again."""
     group, driver = world(records=10)
     driver.trigger()
     group.die()

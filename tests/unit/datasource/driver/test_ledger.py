@@ -1,4 +1,4 @@
-"""The bookkeeping between two boundaries: what is held, what the group knows, what the next checkpoint says."""
+"""The bookkeeping between two boundaries: holdings, positions that the group knows, the next checkpoint."""
 
 from uuid import UUID
 
@@ -64,7 +64,7 @@ def since(start: Checkpoint, book: Ledger) -> Ledger:
     return book
 
 
-# ----------------------------------------------------------------------------------------- what is held
+# --------------------------------------------------------------------------------------------- holdings
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_adopting_twice_is_a_bug() -> None:
         ledger(P0, P0)
 
 
-# ---------------------------------------------------------------------------------- what the group knows
+# ------------------------------------------------------------------------ positions that the group knows
 
 
 def test_the_position_is_where_the_durable_offset_stands_in_this_period() -> None:
@@ -144,7 +144,7 @@ def test_a_period_that_goes_on_where_an_earlier_one_ended_is_committed_at_once(l
 
 @pytest.mark.parametrize(("committed", "waits"), [(25, False), (24, True)])
 def test_records_lost_from_the_log_make_no_partition_wait_for_a_commit(committed: int, waits: bool) -> None:
-    book = ledger(P0, start=40, committed=committed)  # 25..39 are gone, and were delivered by nobody
+    book = ledger(P0, start=40, committed=committed)  # 25..39 are gone, and were never delivered
     before = durable({P0: 25}, start=9)
     assert since(before, book).unacknowledged() == (frozenset({P0}) if waits else frozenset())
     assert since(before, book).uncommitted(seat_view({P0: who()})) == ({P0: 40} if waits else {})

@@ -25,12 +25,12 @@ def test_a_lost_partition_that_comes_back_is_not_read_twice(world: World) -> Non
 
 
 def lost_before_its_commit(group: FakeGroup, driver: Driver) -> None:
-    """0..10 is done, the group does not know, and the seat is back in a later generation; 10..15 is there to read."""
+    """0..10 is done, the group does not know, and the seat is back in a later generation. 10..15 is there to read."""
     driver.trigger()
     group.target = {}
     group.expel("seat-0")
     group.notice("seat-0")
-    group.look_due = False  # that nobody owns it would make it known to the group
+    group.look_due = False  # a look would find it without an owner, and its position would be committed
     driver.trigger()
     group.produce(P0, 5)
     group.now_ms += END_OFFSETS_MAX_AGE_MS + 1

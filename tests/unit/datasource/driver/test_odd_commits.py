@@ -1,4 +1,4 @@
-"""Committed offsets that a checkpoint disagrees with: which of them counts, and what a user is told."""
+"""Committed offsets that a checkpoint disagrees with: which of them counts, and the message to the user."""
 
 import pytest
 from harness.boundary import P0, P1, World, messages
@@ -11,7 +11,7 @@ from spark_kgroup.seat_note import Author
 
 
 def set_back(group: FakeGroup, driver: Driver, batches: int) -> None:
-    """The query is down; checkpoint and sink are restored to an earlier batch."""
+    """The query is down. Checkpoint and sink are restored to an earlier batch."""
     group.die()
     group.checkpoint_set_back = True
     driver.set_back(batches)
@@ -92,8 +92,8 @@ def test_a_partition_given_up_before_its_checkpoint_was_set_back_is_read_again_f
 def test_a_process_of_an_earlier_run_overrules_no_commit_of_a_later_one(
     world: World, caplog: pytest.LogCaptureFixture, run: int
 ) -> None:
-    """1. a run is held up in its first boundary; 2. the query is started again and reads on, with the same number if it
-    found the same; 3. the first run goes on, takes the seat, and would start where it was told: at the end."""
+    """1. a run is held up in its first boundary, 2. the query is started again and reads on, with the same number if it
+    found the same, 3. the first run goes on, takes the seat, and would start where it was told: at the end."""
     group, driver = world(records=100)
     group.author = Author(app="seat", run=2, process="newest")
     driver.drain()

@@ -1,4 +1,4 @@
-"""Partitions that nobody owns, found by the runtime: what is committed first, and the one rebalance that follows."""
+"""Partitions without an owner, found by the runtime: the commits that come first, then the one rebalance."""
 
 import pytest
 from harness.boundary import P0, P1, World, elapsed_ms, messages
@@ -6,11 +6,11 @@ from harness.fake_group import OTHER
 
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, LOOK_WAIT_MS
 
-# -------------------------------------------------------------------------------------------------- what is committed
+# ------------------------------------------------------------------------------------------------------------ commits
 
 
 def test_an_orphan_is_committed_and_gets_an_owner(world: World) -> None:
-    """1. a sync revokes P; 2. the driver dies before the boundary; 3. its seat comes back without P, claiming nothing
+    """1. a sync revokes P, 2. the driver dies before the boundary, 3. its seat comes back without P and without claims
     (an eager one).
     """
     group, driver = world(records=10)
@@ -40,8 +40,8 @@ def test_an_orphan_gets_no_owner_before_the_group_knows_our_position(world: Worl
 
 
 def test_a_partition_that_another_member_still_claims_is_no_orphan(world: World) -> None:
-    """1. we read P up to 10, and lose it before the commit; 2. a neighbour reads it again from 0; 3. a rebalance asks
-    for it, and P is withheld until the neighbour's batch ends; 4. our driver restarts. P must not be touched from here.
+    """1. we read P up to 10, and lose it before the commit, 2. a neighbour reads it again from 0, 3. a rebalance asks
+    for it, and P is withheld until the neighbour's batch ends, 4. our driver restarts. P must not be touched from here.
     """
     group, driver = world(partitions=2, records=10)
     driver.trigger()
@@ -63,7 +63,7 @@ def test_a_partition_that_another_member_still_claims_is_no_orphan(world: World)
 
 
 def test_a_rejoin_that_finds_orphans_forces_one_rebalance_only(world: World) -> None:
-    """Even if no assignor gives the partition to anybody."""
+    """Even if no assignor gives the partition to a member."""
     group, driver = world(partitions=2, records=10)
     del group.target[P1]
     group.rebalance()
@@ -77,7 +77,7 @@ def test_a_rejoin_that_finds_orphans_forces_one_rebalance_only(world: World) -> 
 
 
 def test_a_boundary_waits_for_the_look_that_a_rejoin_needs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it, AvailableNow would end before it has read what has no owner yet."""
+    """Without it, AvailableNow would end before it has read partitions that have no owner yet."""
     group, driver = world(records=10)
     group.target[group.add_partition("t")] = "seat-0"
     look, looked_at_ms = group._look, group.now_ms + LOOK_WAIT_MS // 2
@@ -100,7 +100,7 @@ def test_a_boundary_that_waits_for_a_group_without_rest_goes_on_and_waits_again(
 
 
 def test_a_boundary_asks_nobody_for_the_group_s_description(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runtime has looked; what it found is in the view."""
+    """The runtime has looked, and its finding is in the view."""
     group, driver = world(records=10)
     driver.trigger()
     asked: list[int | None] = []

@@ -1,4 +1,4 @@
-"""A boundary is not as ill as its sickest partition: what no leader answers for adds nothing, and holds up nothing."""
+"""A partition that no leader answers for adds no records to a batch, and holds up no other partition."""
 
 import re
 
@@ -27,7 +27,7 @@ def later(group: FakeGroup, ms: int = END_OFFSETS_MAX_AGE_MS + 1) -> None:
 
 
 def produce_and_read(group: FakeGroup, driver: Driver, tp: TopicPartition = P0) -> None:
-    """One batch with the news of a partition."""
+    """One batch with new records of a partition."""
     group.produce(tp, 5)
     later(group)
     assert driver.trigger()
@@ -109,14 +109,14 @@ def test_without_losses_as_errors_a_query_goes_on_for_ever(world: World, caplog:
 
 
 def test_a_leader_that_answered_between_two_triggers_begins_anew(world: World) -> None:
-    """Triggers are rare: that it was silent at two of them does not mean that it was all the while."""
+    """Triggers are rare: a leader that was silent at two of them may have answered in between."""
     group, driver = world(partitions=2, records=10)
     driver.drain()
     lose_leader(group)
     produce_and_read(group, driver)
     later(group, 100_000)
     del group.out_of_reach[P1]
-    driver.boundary.logs._ends._collect()  # as the runtime hears it
+    driver.boundary.logs._ends._collect()  # as the runtime hears its answer
     lose_leader(group)
     later(group, 250_000)
     for _ in range(2):
@@ -282,7 +282,7 @@ def test_without_an_explicit_start_it_begins_where_the_group_stands(world: World
 
 
 def test_the_group_hears_how_far_a_partition_was_read_also_without_its_leader(world: World) -> None:
-    """1. a batch is done; 2. the driver dies before it commits; 3. when it is back, the partition has no leader."""
+    """1. a batch is done, 2. the driver dies before it commits, 3. when it is back, the partition has no leader."""
     group, driver = world(partitions=2, records=10)
     assert driver.trigger()
     assert group.committed_now.get(P1, 0) == 0
@@ -359,7 +359,7 @@ def test_a_driver_that_dies_meanwhile_reads_nothing_twice_and_skips_nothing(worl
     assert driver.rows[P1] == [(0, 10)]
 
 
-# ----------------------------------------------------------------------- offsets of the group that nobody may tell
+# ----------------------------------------------------------------------------- committed offsets that are unstable
 
 
 def test_an_open_transaction_with_the_groups_offsets_holds_up_its_partitions_alone(
@@ -392,7 +392,7 @@ def test_an_open_transaction_that_does_not_end_is_an_error_that_says_what_to_end
 
 
 def test_a_partition_of_which_nobody_knows_what_is_committed_is_not_handed_over(world: World) -> None:
-    """1. a batch is done; 2. the driver dies; 3. when it is back, the group asks for the partition."""
+    """1. a batch is done, 2. the driver dies, 3. when it is back, the group asks for the partition."""
     group, driver = world(partitions=2, records=10)
     assert driver.trigger()
     group.unstable = {P1}
@@ -412,7 +412,7 @@ def test_a_partition_of_which_nobody_knows_what_is_committed_is_not_handed_over(
 def test_a_partition_that_could_not_be_adopted_is_claimed_by_the_next_process_too(
     world: World, asked_back: bool
 ) -> None:
-    """Else it goes to another member, who reads again what nobody told the group of."""
+    """Else it goes to another member, which reads again the records that we read and did not commit."""
     group, driver = world(partitions=2, records=10)
     assert driver.trigger()
     group.unstable = {P1}

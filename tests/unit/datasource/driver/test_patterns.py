@@ -19,7 +19,7 @@ AT_5 = parse_starting_offsets('{"t": {"0": 5}}')
 def running(
     *topics: str, starting: OffsetBound = COMMITTED_OR_EARLIEST, fail_on_data_loss: bool = True
 ) -> tuple[FakeGroup, Driver]:
-    """A query that reads `[tu]`; each topic has one partition with ten records."""
+    """A query that reads `[tu]`. Each topic has one partition with ten records."""
     group = FakeGroup({"t": 1})
     del group.topics_now["t"]
     group.subscribed = ()
@@ -89,7 +89,7 @@ def test_a_topic_that_vanishes_is_skipped_without_fail_on_data_loss_and_the_othe
 
 
 def test_a_query_whose_topics_have_all_vanished_does_not_begin_anew() -> None:
-    """What is written then says that the query has begun, so `latest` is not looked up a second time."""
+    """The checkpoint written then says that the query has begun, so `latest` is not looked up a second time."""
     group, driver = running("t", starting=LATEST, fail_on_data_loss=False)
     vanish(group, "t")
     driver.drain()

@@ -175,7 +175,7 @@ def _sooner(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def greet(channel: Channel, address: list[object]) -> None:
-    """As the sidecar of executor 1 does, without waiting for the answer."""
+    """Greet the registry as the sidecar of executor 1 does, without waiting for the answer."""
     channel.send({"op": "hello", "id": 5, "query": "q", "executor": executor("1"), "sidecar": True, "address": address})
 
 
@@ -187,7 +187,7 @@ def addresses(registry: Registry) -> list[list[object]]:
 def test_who_passes_for_the_sidecar_of_an_executor_is_refused_while_that_lives(
     registry: Registry, dial: Dial, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It holds the key, which all executors have. What it would serve, guests would hand to Spark."""
+    """It holds the key, which all executors have. Guests would hand the rows that it serves to Spark."""
     honest, impostor = dial(), dial()
     greet(honest, HERE)
     assert honest.receive(30)["op"] == "welcome"
@@ -298,7 +298,7 @@ def test_a_registry_without_descriptors_says_so_once_and_serves_those_it_has(
 
 
 def shares(partitions: int) -> tuple[dict[str, list[list[Range]]], dict[str, list[Position]]]:
-    """One seat reads topics with names as long as Kafka has them, from offsets as large."""
+    """A share of one seat with the longest names of topics and the largest offsets that Kafka has."""
     names = [f"{n:0249}" for n in range(partitions)]
     far = 2**63 - 1
     leader = Leader(12, "broker-12.example.org", 9092, 2**31 - 1, "f" * 32)
@@ -322,7 +322,7 @@ def test_a_seat_with_forty_thousand_partitions_gets_its_share(registry: Registry
 def test_the_server_of_a_divided_share_reads_its_first_piece_and_workers_the_others(
     registry: Registry, sidecar: Sidecar
 ) -> None:
-    """What was fetched ahead is in the first one; a server that read a later one would drop it."""
+    """Rows that were fetched ahead are in the first piece. A server that read a later one would drop them."""
     channel = sidecar("1")
     pieces = [[Range("t", 0, first, first + 10)] for first in (0, 10, 20)]
     scan = registry.plan("divided", {"g-0": pieces}, {"g-0": [Position("t", 0, 30, "id of t")]})
@@ -383,7 +383,7 @@ def test_a_served_read_is_counted_and_makes_its_seat_warm(registry: Registry, si
 
 
 def test_each_heartbeat_answers_a_sidecar_which_seats_it_is_home_to(registry: Registry, sidecar: Sidecar) -> None:
-    """So that it ends the servers of seats that have moved away."""
+    """So the sidecar ends the servers of seats that have moved away."""
     one, two = sidecar("1"), sidecar("2")
     scan = plan(registry, 0)
     for ticket in range(2):
@@ -449,7 +449,7 @@ def test_a_sidecar_that_came_back_outlives_its_former_connection(
 def test_a_host_that_vanished_is_noticed_by_its_silence(
     registry: Registry, sidecar: Sidecar, dial: Dial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its connection never ends by itself. A worker's connection may be silent: it tells what it read when it has."""
+    """Its connection never ends by itself. A worker's connection may be silent: it reports its read at the end."""
     monkeypatch.setattr(registry_module, "SIDECAR_SILENCE_MS", 1_000)
     silent, alive = sidecar("1"), sidecar("2")
     worker = dial()
@@ -471,7 +471,7 @@ def test_a_host_that_vanished_is_noticed_by_its_silence(
 
 
 def test_scans_may_be_planned_while_tickets_are_bound(registry: Registry, sidecar: Sidecar) -> None:
-    """Spark's thread plans, the loop binds: what a ticket reads is what its scan said, every seat once."""
+    """Spark's thread plans, the loop binds: a ticket reads the ranges of its own scan, every seat once."""
     batches = 200
     scans: dict[str, Queue[Scan]] = {"0": Queue(), "1": Queue()}
     bound: list[tuple[int, str]] = []
@@ -551,7 +551,7 @@ def test_a_port_that_stays_taken_names_the_option() -> None:
 def test_the_port_of_a_stream_reader_that_is_on_its_way_out_is_waited_for() -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        registry = Registry(SEATS, port=port, wait_s=lambda _: taken.close())  # it goes between two tries
+        registry = Registry(SEATS, port=port, wait_s=lambda _: taken.close())  # freed between two tries
         registry.start()
         assert taken.fileno() == -1
         connect(("127.0.0.1", registry.port), registry.key).close()
@@ -568,7 +568,7 @@ def test_a_registry_listens_on_the_given_address() -> None:
 
 
 def loopback_addresses() -> Iterator[str]:
-    """Those that this host has; it may do without IPv6."""
+    """The loopback addresses of this host, which may do without IPv6."""
     for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
         with suppress(OSError), socket.socket(family) as sock:
             sock.bind((address, 0))
@@ -585,7 +585,7 @@ def test_a_registry_listens_on_all_addresses_of_this_host_by_default(registry: R
 
 
 def test_a_registry_without_ipv6_listens_on_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be switched off although the kernel and Python know it."""
+    """IPv6 may be switched off although the kernel and Python know it."""
     create_server = socket.create_server
 
     def without_ipv6(*given: Any, family: int, **more: Any) -> socket.socket:
@@ -612,7 +612,7 @@ def descriptors() -> set[str]:
 
 
 def test_closing_leaves_no_thread_and_no_socket() -> None:
-    """With executors, unauthenticated peers and one that reads no answers on the line; one is just about to connect."""
+    """With executors, unauthenticated peers and one that reads no answers on the line. Some may be about to connect."""
     before, threads = descriptors(), set(threading.enumerate())
     registry = Registry(SEATS)
     registry.start()
@@ -662,7 +662,7 @@ sys.stdin.read()
 
 @pytest.mark.parametrize("end", ["SIGTERM", "end of input"])
 def test_a_running_registry_does_not_keep_its_process_alive(end: str) -> None:
-    """Spark ends a stream reader by SIGTERM, or its pipe closes; nobody calls close()."""
+    """Spark ends a stream reader by SIGTERM, or its pipe closes. close() is never called."""
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:

@@ -1,4 +1,4 @@
-"""Of a query that stays on this host nobody else learns that it has a registry."""
+"""A query that stays on this host hides its registry from all other hosts."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""Who does not hold the application's key learns nothing from the registry, changes nothing, and disturbs nobody."""
+"""A peer without the application's key learns no state of the registry, changes none, and disturbs no other peer."""
 
 import hashlib
 import hmac
@@ -36,7 +36,7 @@ EXECUTOR: Message = {
 BIND: Message = {"op": "bind", "id": 1, "scan": 1, "ticket": 0, "executor": EXECUTOR, "for_guest": False}
 FLOOD = 10_000
 KEY = new_key()
-"""Another query's."""
+"""The key of another query."""
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def bind(channel: Channel) -> Message:
 
 
 def reset(sock: socket.socket) -> None:
-    """Close without the time of waiting in which the port stays taken."""
+    """Close without TIME_WAIT, in which the port would stay taken."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
 
@@ -117,7 +117,7 @@ def test_an_unauthenticated_peer_learns_a_nonce_and_changes_nothing(
 
 
 def test_a_peer_that_leaves_without_a_word_is_not_one_that_was_refused(registry: Registry) -> None:
-    """A worker that was killed while it connected, or a look whether the port is open: nobody is to be warned of it."""
+    """A worker that was killed while it connected, or a look whether the port is open: it deserves no warning."""
     with socket.create_connection(("127.0.0.1", registry.port)) as silent:
         greeting(silent)
     with socket.create_connection(("127.0.0.1", registry.port)) as peer:
@@ -128,7 +128,7 @@ def test_a_peer_that_leaves_without_a_word_is_not_one_that_was_refused(registry:
 
 
 def test_the_hand_made_proof_is_right(registry: Registry) -> None:
-    """Or the tests beside it would prove nothing."""
+    """Else the tests beside it would pass in vain."""
     with socket.create_connection(("127.0.0.1", registry.port)) as peer:
         peer.sendall(proof(registry.key, greeting(peer)))
         assert len(greeting_of_mac(peer)) == 32
@@ -229,7 +229,7 @@ def test_more_executors_than_there_may_be_are_turned_away(
 def test_a_peer_that_never_reads_is_disconnected(
     registry: Registry, sidecar: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it asks stays in the kernels' buffers and its own; others are served."""
+    """Its requests stay in the kernels' buffers and its own. Other peers are served."""
     monkeypatch.setattr(registry_module, "CHANNEL_SEND_MS", 500)
     deaf = connect(("127.0.0.1", registry.port), registry.key)
     deaf.socket.settimeout(30)
@@ -300,7 +300,7 @@ def test_a_flood_of_connections_disturbs_nobody(
     assert newcomers >= 5
     dropped_max = dropped_by_the_kernel() - dropped_before  # those that were reset before there was room in the backlog
 
-    def taken() -> int:  # a reset may overtake what the peer has said
+    def taken() -> int:  # a reset may overtake the peer's message
         return registry.counts().refused + registry.counts().silent
 
     wait_for(lambda: taken() >= FLOOD - dropped_max, "the count of all of them")

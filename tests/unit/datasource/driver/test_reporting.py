@@ -1,4 +1,4 @@
-"""What a query tells of itself (`reporting`), and what a listener makes of it (`listener`)."""
+"""A query's report of itself (`reporting`), and a listener's use of it (`listener`)."""
 
 import builtins
 import json
@@ -49,7 +49,7 @@ def checkpoint(**positions: int) -> Checkpoint:
 
 
 def progress(latest: Any, end: Any = None, **more: Any) -> dict[str, Any]:
-    """As Spark 4.3 reports it."""
+    """The progress of a query as Spark 4.3 reports it."""
     source = {
         "description": "PythonMicroBatchStreamWithAdmissionControl@1",
         "startOffset": None,
@@ -87,7 +87,7 @@ def reported() -> dict[str, Any]:
     return json.loads(json.dumps(latest))
 
 
-# ---------------------------------------------------------------------------------------------- what is told
+# ------------------------------------------------------------------------------------------------ the report
 
 
 def test_the_latest_offset_is_the_offset_with_the_ends_of_the_logs_and_who_serves_the_seats() -> None:
@@ -156,7 +156,7 @@ def test_lag_by_partition_and_by_seat() -> None:
     [
         progress({"t": {"0": 5}}, {"t": {"0": 4}}),  # format("kafka")
         progress(None),  # PySpark 4.0
-        progress(checkpoint(a=5, b=5, c=5).to_json()),  # PySpark 4.1: what `latestOffset` returned, the batch's end
+        progress(checkpoint(a=5, b=5, c=5).to_json()),  # PySpark 4.1: the result of `latestOffset`, the batch's end
         progress("7", "6"),  # rate
         {**progress(None), "sources": []},
     ],
@@ -190,7 +190,7 @@ def test_gauges_follow_the_progress_and_go_with_the_query() -> None:
 
 
 def test_a_second_listener_shares_the_gauges_of_the_first() -> None:
-    """A notebook's cell that is run again; then the first one is removed, and its query goes on."""
+    """A notebook's cell that is run again. Then the first listener is removed, and its query goes on."""
     registry = CollectorRegistry(auto_describe=True)  # as prometheus-client's own: it takes a name once
     former = KgroupListener(registry)
     former.onQueryProgress(event(progress(reported())))
@@ -227,7 +227,7 @@ def test_the_listener_warns_of_a_first_batch_that_the_sink_has_skipped(
     caplog: pytest.LogCaptureFixture, batch: int, rows: int, warned: bool
 ) -> None:
     """The checkpoint was deleted and the output kept. With one batch that takes all, no stream reader hears of it."""
-    first = progress(checkpoint(a=5, b=5, c=5).to_json(), batchId=batch)  # PySpark 4.1: nothing of seats
+    first = progress(checkpoint(a=5, b=5, c=5).to_json(), batchId=batch)  # PySpark 4.1: without seats
     first["sources"][0]["numInputRows"] = rows
     KgroupListener(CollectorRegistry()).onQueryProgress(event(first))
     assert ("query hello: A batch of 15 offsets is done, and no task has read" in caplog.text) is warned

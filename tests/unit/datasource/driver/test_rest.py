@@ -1,4 +1,4 @@
-"""Idle triggers: what they ask for, and how soon each change is noticed nevertheless."""
+"""Idle triggers: their requests to brokers, and how soon each change is noticed nevertheless."""
 
 from collections.abc import Callable
 
@@ -37,7 +37,7 @@ def create_anew(group: FakeGroup, records: int) -> None:
 
 
 def asked_between(group: FakeGroup, monkeypatch: pytest.MonkeyPatch, run: Callable[[], None]) -> set[str]:
-    """What brokers were asked for while `run` ran; asking for topics counts if it reached one."""
+    """The calls that asked brokers while `run` ran. A call for topics counts if it reached a broker."""
     asked = set()
     for name in ("end_offsets", "start_offsets", "log_ranges", "committed", "commit", "describe", "topics_named"):
         call = getattr(group, name)
@@ -66,7 +66,7 @@ def test_an_open_transaction_that_holds_the_end_back_does_not_make_idle_triggers
 ) -> None:
     group, driver = world(records=10, read_committed=True)
     driver.drain()
-    group.stable = {P0: 6}  # as after a change to read_committed: we are further
+    group.stable = {P0: 6}  # as after a change to read_committed: our position is beyond it
     idle_triggers(group, driver, 1)
     assert asked_between(group, monkeypatch, lambda: idle_triggers(group, driver, 20)) == {"end_offsets"}
 
@@ -123,7 +123,7 @@ def test_a_topic_created_anew_while_idle_is_read_from_its_beginning(world: World
 
 
 def test_ends_that_were_listed_of_a_topic_that_is_gone_do_not_count_for_its_successor(world: World) -> None:
-    """1. Ends are listed; 2. the topic is created anew, shorter; 3. the bound makes the next trigger look at topics."""
+    """1. Ends are listed, 2. the topic is created anew, shorter, 3. the bound makes the next trigger look at topics."""
     group, driver = at_rest(world, records=10, fail_on_data_loss=False)
     group.now_ms = group.topics_seen_at_ms + IDLE_TOPICS_MAX_AGE_MS - WAIT_STEP_MS
     assert not driver.trigger()

@@ -49,7 +49,7 @@ def test_former_seats_leave_after_their_durable_positions_are_committed(world: W
 
     def removed(members: list[DescribedMember], reason: str) -> dict[str, int]:
         before.append(dict(group.committed_now))
-        group.target |= dict.fromkeys(PARTITIONS[3:], OTHER)  # another application is given what they had
+        group.target |= dict.fromkeys(PARTITIONS[3:], OTHER)  # another application is given their partitions
         return remove(members, reason)
 
     group.remove_members = removed
@@ -60,8 +60,8 @@ def test_former_seats_leave_after_their_durable_positions_are_committed(world: W
 
 
 def test_a_rebalance_right_after_the_start_keeps_the_positions_of_former_seats(world: World) -> None:
-    """1. A batch is done and not committed; 2. the driver is back with fewer seats, into a stable group; 3. another
-    application makes it rebalance before the first boundary, and is given what the old seats had."""
+    """1. A batch is done and not committed, 2. the driver is back with fewer seats, into a stable group, 3. another
+    application makes it rebalance before the first boundary, and is given the old seats' partitions."""
     group, driver = world(partitions=6, seats=6, records=30)
     driver.trigger()
     driver.restart(3)
@@ -75,8 +75,8 @@ def test_a_rebalance_right_after_the_start_keeps_the_positions_of_former_seats(w
 def test_partitions_revoked_from_former_seats_are_committed_though_a_consumer_group_does_not_show_them(
     world: World,
 ) -> None:
-    """1. A batch is done and not committed; 2. the coordinator gives what some seats have to another application, which
-    waits until they have given it up; 3. the driver is back without these seats: nobody else ever will."""
+    """1. A batch is done and not committed, 2. the coordinator gives partitions of some seats to another application,
+    which waits until they are given up, 3. the driver is back without these seats: no other process can commit them."""
     group, driver = world(partitions=6, seats=6, records=30)
     driver.trigger()
     group.state, group.group_type = "Reconciling", "consumer"
@@ -155,7 +155,7 @@ def test_available_now_does_not_end_before_former_seats_are_replaced(world: Worl
 
 
 def test_the_first_batch_waits_for_the_generation_without_former_seats(world: World) -> None:
-    """1. LeaveGroup is answered; 2. our seats still show the generation before, and are at rest in it."""
+    """1. LeaveGroup is answered, 2. our seats still show the generation before, and are at rest in it."""
     group, driver = world(partitions=6, seats=6, records=30)
     driver.drain()
     for tp in PARTITIONS:
@@ -222,7 +222,7 @@ def test_members_that_only_look_like_former_seats_are_left_alone(world: World) -
 
 @pytest.mark.parametrize("group_type", ["classic", "consumer"])
 def test_former_seats_under_another_client_id_are_known_by_what_they_wrote(world: World, group_type: str) -> None:
-    """A pod's name is a client id, and another one at each start."""
+    """A pod's name may be the client id, and it is another one at each start."""
     group, driver = world(partitions=6, seats=6, records=30)
     group.group_type = group_type
     driver.trigger()

@@ -1,4 +1,4 @@
-"""How many seats there should be, as executors come and go, where nobody has said it."""
+"""How many seats there should be, as executors come and go, where no option says it."""
 
 import pytest
 

@@ -68,7 +68,7 @@ def read(bindings: Iterable[Binding]) -> list[str]:
 
 
 class TestMode:
-    """The first scan is fixed; later ones are late once every ticket of a scan has reported; if not, fixed again."""
+    """The first scan is fixed. A later one is late once every ticket of a scan has reported, else it is fixed again."""
 
     def test_the_first_scan_is_fixed_with_a_ticket_for_each_seat_with_data(self) -> None:
         scan = joined(3, A).plan("1", ["s-0", "s-2"])
@@ -98,7 +98,7 @@ class TestMode:
         assert len(seats.plan("2", names(3)).tickets) == 3
 
     def test_one_seat_with_data_is_one_task(self) -> None:
-        """Whoever runs ticket 0 must read it, so all others could only be told "nothing"."""
+        """The task with ticket 0 must read it, so further tasks could only be told to read no seat."""
         seats = settled(64, A, B)
         scan = seats.plan("2", ["s-0"])
         assert (scan.mode, scan.tickets) == (Mode.LATE, (None,))
@@ -150,7 +150,7 @@ class TestMode:
 
 
 class TestPieces:
-    """A seat is named as often as its share has pieces; they prefer the seat's home, and move none."""
+    """A seat is named as often as its share has pieces. Pieces prefer the seat's home, and move no seat."""
 
     def test_fixed_tickets_read_the_pieces_in_their_order(self) -> None:
         seats = joined(2, A)
@@ -248,7 +248,7 @@ class TestFixed:
         assert seats.bind(scan.scan_id, 0, B, 0) == Binding(seat="s-0", at_home=True)
 
     def test_a_replayed_batch_may_name_seats_from_before_members_was_made_smaller(self) -> None:
-        """They are read and have no home; so in a late scan, where tickets suffice for them too."""
+        """They are read and have no home, also in a late scan, where tickets suffice for them too."""
         seats = joined(2, A)
         scan = seats.plan("1", [*names(2), "s-7"])
         assert ask(seats, scan, [A])[2] == Binding(seat="s-7", at_home=False)
@@ -283,7 +283,7 @@ class TestLate:
         assert all(b.at_home for b in bindings)
 
     def test_a_quick_executor_reads_seats_that_others_have_not_come_to_as_a_guest(self) -> None:
-        """An executor that is quick reads what others have not come to yet, as a guest: homes stay."""
+        """An executor that is quick reads seats that their homes have not come to yet, as a guest: homes stay."""
         seats = settled(6, A, B)
         before = homes(seats)
         bindings = ask(seats, seats.plan("2", names(6)), [A, A, A, A, B, A])
@@ -307,7 +307,7 @@ class TestLate:
         assert seats.bind(scan.scan_id, 3, D, 0) == Binding(seat="s-3", at_home=True)
 
     def test_a_spare_ticket_reads_nothing_rather_than_another_executors_seat(self) -> None:
-        """An executor whose seats have no data is told "nothing"; the last tickets take what is left."""
+        """An executor whose seats have no data is told to read no seat. The last tickets take the remaining seats."""
         seats = settled(4, A, B)
         scan = seats.plan("2", ["s-0", "s-2"])  # both of A
         assert seats.bind(scan.scan_id, 0, A, 0) == Binding(seat="s-0", at_home=True)
@@ -382,7 +382,7 @@ class TestAskedAgain:
 
 
 class TestLostExecutor:
-    """Losing an executor may move that executor's seats, and no others."""
+    """Losing an executor may move that executor's seats, and no other seats."""
 
     def test_a_lost_executor_moves_its_own_seats_only(self) -> None:
         seats = settled(12, A, B, C)
@@ -406,7 +406,7 @@ class TestLostExecutor:
         assert of(seats, D) == dict.fromkeys(lost, "D")
 
     def test_a_newcomer_takes_no_other_seat_instead_of_one_that_is_being_read(self) -> None:
-        """It reads as a guest and takes what is due in a later batch: a substitute would be one move too many."""
+        """It reads as a guest and takes its due seats in a later batch: a substitute would be one move too many."""
         seats = settled(6, A, B, C)
         survivors = of(seats, A, C)
         seats.on_sidecar_gone(B.key)
@@ -433,7 +433,7 @@ class TestLostExecutor:
         assert of(seats, A, C) == homes(seats) == {**survivors, "s-1": "C", "s-4": "A"}
 
     def test_seats_of_a_lost_executor_without_data_wait_for_the_newcomer(self) -> None:
-        """Free seats fill what it lacks: nobody else's need to move for it."""
+        """Free seats complete its share: no other executor's seats need to move for it."""
         seats = settled(6, A, B, C)
         survivors = of(seats, A, C)
         seats.on_sidecar_gone(B.key)
@@ -458,11 +458,11 @@ class TestLostExecutor:
         assert counts(seats) == {"A": 4, "D": 4, "E": 4}
 
     def test_fewer_executors_than_before_share_all_seats_evenly(self) -> None:
-        """Nobody replaces it: the survivors share, and then nothing moves any more."""
+        """No executor replaces it: the survivors share its seats, and then no seat moves any more."""
         seats = settled(12, A, B, C)
         survivors = of(seats, A, C)
         seats.on_sidecar_gone(B.key)
-        ask(seats, seats.plan("2", names(12)), [C])  # A is busy with something else
+        ask(seats, seats.plan("2", names(12)), [C])  # A is busy, and asks for no ticket
         for batch in range(3):
             ask(seats, seats.plan(f"late {batch}", names(12)), [A, C])
             assert survivors.items() <= homes(seats).items()
@@ -491,7 +491,7 @@ class TestLostExecutor:
 
 
 class TestSpread:
-    """No executor has two seats more than another, by the fewest moves; what is even stays."""
+    """No executor has two seats more than another, by the fewest moves. An even spread stays."""
 
     def test_scaling_out_moves_a_newcomers_even_share(self) -> None:
         seats = settled(12, A, B, C)
@@ -529,7 +529,7 @@ class TestSpread:
         assert homes(seats) == before
 
     def test_where_seats_do_not_divide_evenly_an_executor_with_the_share_may_take_one_more(self) -> None:
-        """5 executors, 12 seats: 4, 2, 2, 2, 2 becomes 3, 3, 2, 2, 2, whoever of them comes to it."""
+        """5 executors, 12 seats: 4, 2, 2, 2, 2 becomes 3, 3, 2, 2, 2, whichever of them asks first."""
         seats = joined(12, A, B, C, D, E)
         ask(seats, seats.plan("1", names(12)), [A, A, A, A, B, B, C, C, D, D, E, E])
         scan = seats.plan("2", names(12))
@@ -538,7 +538,7 @@ class TestSpread:
         assert counts(seats) == {"A": 3, "B": 2, "C": 3, "D": 2, "E": 2}
 
     def test_an_executor_with_its_share_leaves_what_another_one_lacks(self) -> None:
-        """5, 3, 1: both of the two moves are for the last; the middle one taking a seat would make it three."""
+        """5, 3, 1: both moves are for the last executor. A seat for the middle one would make it three moves."""
         seats = joined(9, A, B, C)
         ask(seats, seats.plan("1", names(9)), [A, A, A, A, A, B, B, B, C])
         scan = seats.plan("2", names(9))
@@ -551,7 +551,7 @@ class TestSpread:
         assert max(home.move for home in seats.homes().values()) == 9 + 2
 
     def test_a_newcomer_that_is_gone_again_leaves_nothing_due(self) -> None:
-        """1. A seat is due to it; 2. that is being read, so it reads another one as a guest; 3. it dies."""
+        """1. A seat is due to it, 2. that is being read, so it reads another one as a guest, 3. it dies."""
         seats = settled(4, A, B)
         before = homes(seats)
         seats.on_sidecar_joined(D, 0)
@@ -563,7 +563,7 @@ class TestSpread:
 
 
 class TestWithoutSidecar:
-    """Its workers read by themselves: same rows; it is never a home."""
+    """Its workers read by themselves, with the same rows, and it is never a home."""
 
     def test_a_worker_without_sidecar_reads_homeless_seats_first_then_those_of_the_busiest_executor(self) -> None:
         seats = settled(4, A, B)
@@ -630,7 +630,7 @@ class TestHome:
         assert seats.home("s-1") == seats.homes()["s-1"]
 
     def test_a_home_shows_its_executor_as_it_presented_itself_last(self) -> None:
-        """Its first worker may not know Spark's id of it; the sidecar that replaces the first one does."""
+        """Its first worker may not know Spark's id of it, but the sidecar that replaces the first one does."""
         seats = settled(1, replace(A, executor_id=""))
         seats.on_sidecar_joined(A, 1_000)
         assert seats.homes()["s-0"].executor == A
@@ -703,7 +703,7 @@ def test_executors_that_come_and_go_without_a_seat_leave_nothing_behind() -> Non
 
 
 def test_a_lost_executor_whose_seats_have_all_moved_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seats_module, "PAST_RANGES_MAX", 0)  # which bounds what past batches leave
+    monkeypatch.setattr(seats_module, "PAST_RANGES_MAX", 0)  # the bound of ranges that past batches leave
     seats = settled(2, A, B)
     sizes = []
     for number in range(100, 110):
@@ -742,7 +742,7 @@ class TestAway:
         assert counts(seats) == {"A": 3, "B": 3}
 
     def test_reads_of_guests_do_not_keep_seats_at_an_executor_that_gets_no_tasks(self) -> None:
-        """They are what its seats lead to: each worker elsewhere has the home's sidecar ask for it."""
+        """Its seats alone lead to such reads: each worker elsewhere has the home's sidecar ask for it."""
         seats = settled(6, A, B, C)
         for batch in range(30):
             scan = seats.plan(str(batch), names(6))
@@ -753,7 +753,7 @@ class TestAway:
 
     def test_a_read_of_a_guest_brings_no_seat_back_to_an_executor_that_gets_no_tasks(self) -> None:
         seats = settled(6, A, B, C)
-        for batch in range(30):  # batches without the seats of C: nobody takes them
+        for batch in range(30):  # batches without the seats of C: no executor takes them
             ask(seats, seats.plan(str(batch), ["s-0", "s-1", "s-3", "s-4"]), [A, B])
         scan = seats.plan("guest", ["s-2"])
         assert seats.bind(scan.scan_id, 0, COLD, 0).seat == "s-2"
@@ -771,7 +771,7 @@ class TestAway:
     def test_an_executor_that_gets_tasks_again_keeps_what_nobody_has_taken(self) -> None:
         seats = settled(6, A, B, C)
         held = of(seats, C)
-        for batch in range(30):  # batches without the seats of C: nobody takes them
+        for batch in range(30):  # batches without the seats of C: no executor takes them
             ask(seats, seats.plan(str(batch), ["s-0", "s-1", "s-3", "s-4"]), [A, B])
         assert of(seats, C) == {}
         ask(seats, seats.plan("back", names(6)), [C, A, B])
@@ -801,7 +801,7 @@ class TestAway:
 
     @pytest.mark.parametrize("seed", range(20))
     def test_random_placement_makes_no_seat_move(self, seed: int) -> None:
-        """More executors than seats, so that in most batches most executors get nothing."""
+        """More executors than seats, so that in most batches most executors get no seat."""
         rng = Random(seed)
         executors = [executor(f"e{number}") for number in range(50)]
         seats = joined(20, *executors)

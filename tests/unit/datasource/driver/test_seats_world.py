@@ -25,7 +25,7 @@ Task = tuple[int, int]
 
 @dataclass
 class Shape:
-    """How large a world is, and what happens in it.
+    """How large a world is, and how often its events happen.
 
     Attributes:
         data: probability that a seat has data in a batch.
@@ -58,7 +58,7 @@ class Job:
 
 
 class SeatWorld:
-    """Spark around the registry's bookkeeping, and what must hold in it at every step."""
+    """Spark around the registry's bookkeeping, with checks of every step."""
 
     def __init__(self, seed: int, shape: Shape) -> None:
         self.rng = random.Random(seed)
@@ -86,7 +86,7 @@ class SeatWorld:
         self.seats.on_sidecar_joined(self.executors[-1], self.now_ms)
 
     def kill(self, *, noticed: bool = True) -> Executor:
-        """Some executor dies; what it was home to is free as soon as that is noticed."""
+        """Some executor dies. The seats that it was home to are free as soon as that is noticed."""
         victim = self.rng.choice(self.executors)
         self.executors.remove(victim)
         self.unnoticed.append(victim.key)
@@ -95,7 +95,7 @@ class SeatWorld:
         return victim
 
     def replace_sidecar(self) -> None:
-        """It crashed, or was idle. The next worker starts another; the end of the first may be noticed after that."""
+        """It crashed, or was idle. The next worker starts another. The end of the first may be noticed after that."""
         executor = self.rng.choice(self.executors)
         events = [lambda: self.seats.on_sidecar_gone(executor.key)]
         events.insert(self.rng.randrange(2), lambda: self.seats.on_sidecar_joined(executor, self.now_ms))
@@ -174,7 +174,7 @@ class SeatWorld:
                     free[one.key] -= 1
 
     def step(self, job: Job, asked: set[Task]) -> None:
-        """Some running task asks what to read, or is done."""
+        """Some running task asks for a seat to read, or is done."""
         if not job.running:
             return
         index = self.rng.randrange(len(job.running))
@@ -220,7 +220,7 @@ class SeatWorld:
             job.waiting.append(task)
 
     def speculate(self, job: Job) -> None:
-        """A copy of a running task on some executor; the first of both to finish counts."""
+        """A copy of a running task on some executor. The first of both to finish counts."""
         if job.running:
             task, _, _ = self.rng.choice(job.running)
             job.running.append((task, self.rng.choice(self.executors), None))
@@ -231,7 +231,7 @@ class SeatWorld:
             task = self.rng.choice(sorted(job.done))
             job.running.append((task, self.rng.choice(self.executors), None))
 
-    # ------------------------------------------------------------------------------------------------ what it sees
+    # ------------------------------------------------------------------------------------------------ observations
 
     def homes(self) -> dict[str, Executor]:
         return {seat: home.executor for seat, home in self.seats.homes().items()}
@@ -243,7 +243,7 @@ class SeatWorld:
         return max(counts) - min(counts)
 
     def settle(self, batches: int = 20) -> None:
-        """Let `batches` pass; all seats have a home afterwards, spread evenly."""
+        """Let `batches` pass. All seats have a home afterwards, spread evenly."""
         for _ in range(batches):
             self.run_batch()
         assert set(self.homes()) == set(self.names)
@@ -257,7 +257,7 @@ def shape_of(rng: random.Random) -> Shape:
 @pytest.mark.parametrize("seed", range(int(SEEDS or 150)))
 def test_each_seat_is_read_once_per_scan_in_random_worlds(seed: int) -> None:
     """Kills, replacements, vanished hosts, crashed sidecars, retries, copies, second jobs, limits, seats without data,
-    divided shares: each piece of a scan is read exactly once, and what lives moves only for the even spread."""
+    divided shares: each piece of a scan is read exactly once, and living executors' seats move only for the spread."""
     rng = random.Random(f"shape {seed}")
     shape = shape_of(rng)
     shape.data, shape.trouble = rng.choice([1.0, 0.7, 0.2]), rng.choice([0.0, 0.05, 0.3])
@@ -281,8 +281,8 @@ def test_each_seat_is_read_once_per_scan_in_random_worlds(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(int(SEEDS or 40)))
 def test_after_a_kill_and_a_replacement_exactly_the_lost_executors_seats_have_moved(seed: int) -> None:
-    """One kill in 20 batches, in the middle of one; a replacement of the same size some batches later, or in the same
-    batch; tasks fail, are copied and run again."""
+    """One kill in 20 batches, in the middle of one. A replacement of the same size comes some batches later, or in the
+    same batch. Tasks fail, are copied and run again."""
     shape = shape_of(random.Random(f"shape {seed}"))
     shape.executors, shape.pieces = max(2, shape.executors), 1 + 3 * (seed % 2)
     world = SeatWorld(seed, shape)
@@ -327,8 +327,8 @@ def test_undisturbed_every_read_is_at_home_once_warm(executors: int, cores: int,
 
 
 def test_memory_is_bounded_over_10_000_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An executor is replaced every 50 batches; all state there is, pickled, does not grow but for longer numbers."""
-    monkeypatch.setattr(seats_module, "PAST_RANGES_MAX", 0)  # which bounds what past batches leave
+    """An executor is replaced every 50 batches. The whole state, pickled, does not grow but for longer numbers."""
+    monkeypatch.setattr(seats_module, "PAST_RANGES_MAX", 0)  # the bound of ranges that past batches leave
     world = SeatWorld(1, Shape(seats=3, executors=3, cores=1))
     sizes: list[int] = []
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""How long a boundary waits until the group is at rest, for whom, and what a user is told meanwhile."""
+"""How long a boundary waits until the group is at rest, for which seats, and the messages meanwhile."""
 
 from dataclasses import replace
 
@@ -112,7 +112,7 @@ def test_available_now_fails_if_a_seat_loses_its_membership_before_the_end(
 ) -> None:
     group, driver = world(records=100, bounded=True)
     driver.trigger(limit=10)
-    # The coordinator forgot the seat; it knows, and its JoinGroup is parked behind somebody else's rebalance.
+    # The coordinator forgot the seat. The seat knows, and its JoinGroup is parked behind another member's rebalance.
     seat = group.seats["seat-0"]
     group.unassign(P0)
     seat.owned_since = {}

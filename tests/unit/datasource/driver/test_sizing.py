@@ -1,4 +1,4 @@
-"""How many seats a query has that does not say it (`sizing`)."""
+"""The number of seats of a query without the option `members` (`sizing`)."""
 
 import subprocess
 import sys
@@ -85,7 +85,7 @@ def test_a_given_number_of_seats_is_used() -> None:
         (["--master", "yarn", "--conf", "spark.driver.bindAddress=127.0.1.1"], True),
         (["--master", "yarn", "--conf", "spark.driver.bindAddress=[::1]"], True),
         (["--master", "yarn", "--conf", "spark.driver.bindAddress=0.0.0.0"], False),
-        # Forwarded from where executors are told to go.
+        # Executors go to d.example, from where connections are forwarded to this host.
         (["--master", "yarn", "-c", "spark.driver.bindAddress=127.0.0.1", "-c", "spark.driver.host=d.example"], False),
         (["--master", "yarn", "--conf", "spark.driver.host=127.example.org"], False),
         (["--master", "k8s://https://host"], False),
@@ -109,7 +109,7 @@ def started_by(tmp_path: Path, *arguments: str, conf: str = "") -> int:
         "from pyspark_kgroup.driver.startup.sizing import fill_in_members\n"
         f"print(fill_in_members(parse({REQUIRED})).members)\n"
     )
-    # The arguments are the parent's, as Spark's are its JVM's; the interpreter does not look at them.
+    # The arguments are the parent's, as Spark's are its JVM's. The interpreter does not look at them.
     parent = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"
     environment = {"SPARK_CONF_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"}
     command = [sys.executable, "-c", parent, child, *arguments]

@@ -97,7 +97,7 @@ def test_a_limit_counts_what_lies_before_the_stops(world: World) -> None:
 
 
 def test_a_stop_by_timestamp_is_looked_up_after_the_ends_were_listed(world: World) -> None:
-    """Else 1. no record is that late; 2. some come that are; 3. ends are listed: the batch would read them."""
+    """Else 1. no record is that late, 2. some come that are, 3. ends are listed: the batch would read them."""
     group, driver = world(records=10, ending=until(12))
 
     def meanwhile() -> None:
@@ -245,7 +245,7 @@ def test_retention_in_front_of_a_stop_is_a_loss_all_the_same(world: World, endin
 
 
 def test_after_a_restart_nobody_knows_a_stop_by_timestamp_that_retention_took(world: World) -> None:
-    """What is gone may have been older than the timestamp: it counts as lost, and never as read."""
+    """Records that are gone may have been older than the timestamp: they count as lost, and never as read."""
     group, driver = world(records=30, ending=until(12))
     driver.drain()
     retention(group, P0, 25)
@@ -279,7 +279,7 @@ def test_of_a_partition_that_comes_later_nothing_is_read_unless_one_timestamp_is
     group.produce(added, 20)
     group.move(added, "seat-0")
     driver.drain()
-    retention(group, added, 14)  # nothing of it is left to be read, so nothing is lost
+    retention(group, added, 14)  # no record of it is left to be read, so none is lost
     driver.drain()
     assert driver.durable.owned[added].position == reads
     assert group.committed_now == {P0: 12, added: reads}

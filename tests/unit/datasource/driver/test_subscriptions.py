@@ -1,4 +1,4 @@
-"""A query that comes back with another `subscribe`: what it no longer reads goes, what is new comes, nothing twice."""
+"""A query that comes back with another `subscribe`: old topics go, new topics come, and no record is read twice."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def test_a_topic_that_left_is_handed_over_at_the_position_it_was_read_to(
 def test_topics_that_many_seats_left_are_looked_up_and_committed_in_one_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """For each seat in turn, 1,000 of them would make 3,000 requests, one after the other."""
+    """Seat by seat, 1,000 seats would make 3,000 requests, one after the other."""
     group = FakeGroup({"t": 1, "u": 30}, seats=30)
     for tp in group.topics_now["u"].partitions:
         group.produce(tp, 10)

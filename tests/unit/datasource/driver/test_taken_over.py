@@ -1,4 +1,4 @@
-"""Giving up what another application reads already: without a commit, which would set it back."""
+"""Giving up partitions that another application reads already: without a commit, which would set it back."""
 
 from collections.abc import Collection
 
@@ -17,7 +17,7 @@ from spark_kgroup.seat_note import Author
 
 @pytest.fixture
 def taken(world: World) -> tuple[FakeGroup, Driver]:
-    """1. ours has read P to 10, which is not committed; 2. a generation asks it back, for a classic neighbour; 3. a
+    """1. ours has read P to 10, which is not committed, 2. a generation asks it back, for a classic neighbour, 3. a
     consumer-protocol neighbour joins, brokers convert the group, and P is its own at once, from 0."""
     group, driver = world(records=10)
     driver.trigger()
@@ -39,7 +39,7 @@ def test_a_partition_that_another_application_reads_already_is_given_up_without_
     assert "t-0 to another application" in caplog.text
     assert "may be delivered twice" in caplog.text
     assert driver.durable.lost == {P0: 10}
-    # Back with us, nothing is read twice by us, and nothing is skipped.
+    # Back with us, no record is read twice by us, and none is skipped.
     group.move(P0, "seat-0")
     group.other_gives_up()
     driver.drain()
@@ -52,7 +52,7 @@ def test_a_partition_whose_new_owner_was_asked_for_it_in_turn_is_given_up_withou
 ) -> None:
     group, driver = taken
     group.other_reads(P0, 25)
-    group.unassign(P0)  # a group of type consumer does not tell what it has asked back
+    group.unassign(P0)  # a group of type consumer does not show partitions that it has asked back
     driver.trigger()
     assert group.committed_now == {P0: 25}
     assert P0 not in group.seats["seat-0"].owned_since
@@ -69,7 +69,7 @@ def test_a_partition_stays_uncommitted_and_ours_while_nobody_says_who_reads_it(
     def unanswered(asked: Collection[TopicPartition] | int, *_: object) -> dict[TopicPartition, None]:
         if asked:
             raise RequestTimedOut("The cluster did not answer.")
-        return {}  # who asks for nothing needs no answer
+        return {}  # an empty request needs no answer
 
     with monkeypatch.context() as broken:
         broken.setattr(group, silent, unanswered)

@@ -34,7 +34,7 @@ def each_call(
 ) -> Iterator[tuple[FakeGroup, Driver]]:
     """Worlds where `t` goes in the first, the second, ... of all calls of one boundary.
 
-    The query reads `t` and `u`; it has read 15 records of each, has committed 10, and there are 5 more.
+    The query reads `t` and `u`. It has read 15 records of each, has committed 10, and there are 5 more.
     """
     for number in count():
         group, driver = world(records=10, fail_on_data_loss=fail_on_data_loss)
@@ -82,7 +82,7 @@ def test_a_topic_that_goes_in_any_call_of_a_boundary_fails_the_query_with_its_of
     for group, driver in each_call(world, circumstance, fail_on_data_loss=True, anew=anew):
         with pytest.raises(DataLoss, match=r"Offsets (15|20) (on|to \d+) of t-0 .+failOnDataLoss"):
             run_until_it_went(group, driver)
-        if circumstance == "a running query":  # else it may end before it has adopted anything
+        if circumstance == "a running query":  # else it may end before it has adopted a partition
             assert group.committed_now[U0] == driver.durable.owned[U0].position
 
 

@@ -1,4 +1,4 @@
-"""The buffer of one seat: what comes is there once, in order, until it is taken, skipped or dropped."""
+"""The buffer of one seat: each record is there once, in order, until it is taken, skipped or dropped."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -24,7 +24,7 @@ else:  # pyspark.daemon stands between the two
 
 
 def found_by_a_worker_of(tmp_path: Path, *arguments: str) -> list[str]:
-    """Key, Spark's id, host, JVM pid, whether it may have a sidecar, and cores: Python is a `java` above the daemon."""
+    """Key, Spark's id, host, JVM pid, whether it may have a sidecar, and cores. A Python named `java` is the JVM."""
     java, worker = tmp_path / "java", tmp_path / "worker.py"
     java.symlink_to(Path(sys.executable).resolve())
     worker.write_text(AS_WORKER)

@@ -1,4 +1,4 @@
-"""Whatever a peer that holds the key sends: it is understood, or its connection ends. 200,000 messages, seeded."""
+"""Any message of a peer that holds the key is understood, or ends its connection. 200,000 messages, seeded."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from pyspark_kgroup.shared.messages import parse
 from pyspark_kgroup.shared.tickets import Range
 
 MESSAGES = 50_000
-"""For each of four readers."""
+"""The number of messages for each of four readers."""
 
 EXECUTORS: list[Any] = [
     {"key": f"{name}:1:1", "executor_id": name, "host": "h", "pid": 1, "warm": warm, "rack": "", "cores": 0}
@@ -58,7 +58,7 @@ FIELDS = {
     "homes": ("seats",),
     None: ("seat",),
 }
-"""Of messages that the readers take, and of some that they do not."""
+"""The fields of messages that the readers take, and of some that they do not."""
 
 MEANT: dict[str, tuple[Any, ...]] = {
     "op": tuple(FIELDS),
@@ -86,11 +86,11 @@ MEANT: dict[str, tuple[Any, ...]] = {
     "tells_sizes": (True, False),
     "for_guest": (True, False),
 }
-"""What a field holds that is right."""
+"""Right values of each field."""
 
 
 def messages(seed: int) -> Iterator[Message]:
-    """Most fields right, some missing, some of another message, the rest anything."""
+    """Most fields right, some missing, some of another message, the rest odd."""
     random = Random(seed)
     for _ in range(MESSAGES):
         op = random.choice(tuple(FIELDS))
@@ -105,7 +105,7 @@ def messages(seed: int) -> Iterator[Message]:
 
 
 def understood(read: Callable[[Message], object], seed: int) -> Counter[bool]:
-    """How many messages were understood; any other exception than the channel's passes through."""
+    """How many messages were understood. Any other exception than the channel's passes through."""
     outcomes: Counter[bool] = Counter()
     for message in messages(seed):
         try:

@@ -1,4 +1,4 @@
-"""What a read tells of the sizes of its rows."""
+"""The sizes of rows that a read reports."""
 
 import time
 
@@ -12,7 +12,7 @@ from pyspark_kgroup.shared.tickets import TopicSize
 
 
 def batch_of(*rows: tuple[str, int, bytes]) -> pa.RecordBatch:
-    """Of (topic, partition, value)."""
+    """A batch of rows, each as (topic, partition, value)."""
     return pa.RecordBatch.from_pylist(
         [{"topic": topic, "partition": partition, "offset": 0, "value": value} for topic, partition, value in rows],
         schema=arrow_schema(False),

@@ -1,4 +1,4 @@
-"""Who reads a range: our own reader first, librdkafka what it leaves, or librdkafka alone."""
+"""The reader of a range: our own one first and librdkafka for the rest, or librdkafka alone."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,13 +19,13 @@ from spark_kgroup.model import TopicPartition
 
 @pytest.fixture
 def reasons_given() -> dict[TopicPartition, str]:
-    """Of what librdkafka is asked for."""
+    """Partition -> the reason why librdkafka is asked for it."""
     return {}
 
 
 @pytest.fixture
 def left(monkeypatch: pytest.MonkeyPatch, reasons_given: dict[TopicPartition, str]) -> list[Range]:
-    """What librdkafka is asked for: its reader is not run, it wants a whole cluster (tests/kafka has it)."""
+    """The ranges that librdkafka is asked for. Its reader is not run: it needs a whole cluster (tests/kafka has it)."""
     built_decoder()
     asked: list[Range] = []
 

@@ -1,4 +1,4 @@
-"""Sidecars and workers of other executors. What is read has no records, so no Kafka is needed."""
+"""Sidecars and workers of other executors. The ranges have no records, so no Kafka is needed."""
 
 import logging
 import os
@@ -49,7 +49,7 @@ def home() -> Iterator[Executor]:
 
 @pytest.fixture
 def guest() -> Iterator[Executor]:
-    """Another executor; it has no sidecar, so that its seat stays where it is."""
+    """Another executor. It has no sidecar, so that the seat stays where it is."""
     with sleeping_executor("2") as executor:
         yield replace(executor, warm=False)
 
@@ -62,7 +62,7 @@ def query() -> Iterator[Query]:
 
 @pytest.fixture
 def address(query: Query, home: Executor) -> SidecarAddress:
-    """Of the sidecar of the seat's home."""
+    """The address of the sidecar of the seat's home."""
     assert query.run(home, NO_RECORDS) == []
     (address,) = query.registry.sidecars()
     assert (address.host, address.executor) == ("127.0.0.1", home.key)
@@ -158,7 +158,7 @@ def test_only_the_first_worker_of_an_executor_behind_a_firewall_waits_for_the_dr
     assert list(Worker(guest).read(behind_a_firewall)) == []
     accepted = query.registry.counts().accepted
     assert behind_a_firewall.registry is not None
-    reached = with_registry_at(query.registry.port, behind_a_firewall)  # it would be, but nobody tries
+    reached = with_registry_at(query.registry.port, behind_a_firewall)  # it would be, but no worker tries
     assert list(Worker(guest).read(reached)) == []
     assert query.registry.counts().accepted == accepted
 
@@ -198,7 +198,7 @@ def test_a_peer_without_the_key_learns_nothing_and_disturbs_nobody(
 ) -> None:
     with pytest.raises(KeyRefused):
         connect((address.host, address.port), new_key(), address.server)
-    with pytest.raises(KeyRefused):  # a proof for another sidecar is worth nothing here
+    with pytest.raises(KeyRefused):  # a proof for another sidecar does not count here
         connect((address.host, address.port), query.registry.key, address._replace(executor="other").server)
     silent = [socket.create_connection((address.host, address.port)) for _ in range(100)]
     assert query.run(guest, NO_RECORDS) == []
@@ -227,7 +227,7 @@ def test_unauthenticated_peers_hold_no_more_descriptors_of_a_sidecar_than_there_
     assert crowd[-1].recv(1), "all were taken, and the last one was greeted"
     assert len(os.listdir(f"/proc/{pid}/fd")) <= at_rest + SIDECAR_UNAUTHENTICATED_MAX + 1
     with connect((address.host, address.port), query.registry.key, address.server).socket:
-        pass  # who has the key is heard meanwhile
+        pass  # a peer with the key is heard meanwhile
     for each in crowd:
         each.close()
 
@@ -290,7 +290,7 @@ def test_a_sidecar_refuses_to_serve_a_seat_that_has_its_home_elsewhere(
 
 
 def test_a_home_serves_nobody_elsewhere_if_records_are_to_stay_on_their_executors(home: Executor) -> None:
-    """Whoever asks for them: the registry names no home to an honest worker, so none asks."""
+    """Whichever peer asks for them: the registry names no home to an honest worker, so none asks."""
     with Query(NO_BROKER, "t", {"seat-0": [0]}, leaders=lambda *_: {}, homes_serve_others=False) as query:
         assert query.run(home, NO_RECORDS) == []
         (address,) = query.registry.sidecars()

@@ -1,4 +1,4 @@
-"""How long librdkafka may try in vain before a read fails, and what its errors mean. The rest is tested on Kafka."""
+"""How long librdkafka may try in vain before a read fails, and its errors' meanings. The rest is tested on Kafka."""
 
 import pytest
 from confluent_kafka import KafkaError
@@ -19,7 +19,7 @@ AWAY = "ssl://b:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refu
 
 
 def read_of(*errors: tuple[int, str]) -> None:
-    """One that hears of each of these once a second, again and again."""
+    """A read that hears of each of these errors once a second, again and again."""
     now_s = [1000.0]
     unread = _Unread([Range("t", 0, 0, 1)], ReadSettings(consumer_config={}), lambda: now_s[0])
     while now_s[0] <= 1000 + STARTUP_TIMEOUT_MS / 1000 + 1:
@@ -40,13 +40,13 @@ def test_a_broker_that_goes_away_after_a_refusal_is_waited_for() -> None:
     read_of((KafkaError._SSL, EXPIRED), (KafkaError._TRANSPORT, AWAY))
 
 
-# ------------------------------------------------------------------------------------- what our own reader has said
+# ---------------------------------------------------------------------------------------- reasons of our own reader
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Stalled:
-    """A read of which nothing comes; our own reader left it 20 s after something last came."""
+    """A read that gets no records. Our own reader left it 20 s after the last record came."""
 
     def __init__(self, **reasons: Unusual) -> None:
         self.now_s = 1_000.0

@@ -40,7 +40,7 @@ class Consumer:
 
     Attributes:
         logs: the values of each partition, from offset 0 on.
-        positions: of what is assigned.
+        positions: of the assigned partitions.
     """
 
     def __init__(self, logs: Values) -> None:
@@ -118,7 +118,7 @@ def read(
     owned: int | None = None,
     ready: int | None = None,
 ) -> Values:
-    """What the server sends of these offsets of both partitions.
+    """The values that the server sends for these offsets of both partitions.
 
     Args:
         owned: where the next batch begins, if the read is a piece of a share.
@@ -146,7 +146,7 @@ def read(
 
 
 def test_only_the_partition_whose_tag_has_changed_is_fetched_again(consumer: Consumer, control: socket.socket) -> None:
-    """1. all is fetched ahead; 2. both logs are cut and grow again; 3. one of them is known to have another leader."""
+    """1. all is fetched ahead, 2. both logs are cut and grow again, 3. one of them is known to have another leader."""
     assert read(control, 0, 2, {P0: "x/1", P1: "x/1"}) == {P0: [b"old"] * 2, P1: [b"old"] * 2}
     wait_for(lambda: consumer.done, "all to be fetched")
     for log in consumer.logs.values():
@@ -159,7 +159,7 @@ def test_only_the_partition_whose_tag_has_changed_is_fetched_again(consumer: Con
 def test_behind_a_piece_the_server_fetches_what_the_next_batch_begins_with(
     consumer: Consumer, control: socket.socket
 ) -> None:
-    """Other tasks read the rest of its share: 2..6 is no business of the server's."""
+    """Other tasks read the rest of its share: the server does not fetch 2..6."""
     for log in consumer.logs.values():
         log[:] = [str(offset).encode() for offset in range(10)]
     assert read(control, 0, 2, {P0: "x/1", P1: "x/1"}, owned=6) == {P0: [b"0", b"1"], P1: [b"0", b"1"]}
@@ -170,7 +170,7 @@ def test_behind_a_piece_the_server_fetches_what_the_next_batch_begins_with(
 def test_a_read_after_a_certificate_was_renewed_begins_with_a_new_consumer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """librdkafka reads them when a consumer is made. One that it cannot read yet changes nothing."""
+    """librdkafka reads certificates when a consumer is made. One that it cannot read yet makes no new consumer."""
     ca, ahead = tmp_path / "ca.pem", Ahead()
     ca.write_text("the first one")
     logs: Values = {tp: [str(offset).encode() for offset in range(10)] for tp in (P0, P1)}

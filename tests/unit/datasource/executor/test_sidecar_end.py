@@ -33,7 +33,7 @@ def end_of(parameters: SidecarParameters, *answers: bytes) -> tuple[QueryMessage
     """Start a sidecar with a query whose registry says this, and hangs up at an empty answer.
 
     Returns:
-        What the worker is answered that started it, why the sidecar has ended, and whether its folder is left.
+        The answer to the worker that started it, why the sidecar has ended, and whether its folder is left.
     """
     folder, answered = Path(parameters.folder), list[QueryMessage]()
 

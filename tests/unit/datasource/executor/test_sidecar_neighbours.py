@@ -1,4 +1,4 @@
-"""A sidecar and its workers beside processes that mean no good. What is read has no records, so no Kafka is needed."""
+"""A sidecar and its workers beside processes that mean no good. The ranges have no records: no Kafka is needed."""
 
 import os
 import resource
@@ -38,7 +38,7 @@ def query() -> Iterator[Query]:
 
 @pytest.fixture
 def sidecar(query: Query, executor: Executor) -> Iterator[int]:
-    """Its process, after a first read; gone with the query."""
+    """Its process, after a first read. It is gone with the query."""
     assert query.run(executor, NO_RECORDS) == []
     (pid,) = sidecars_of(query, executor)
     yield pid
@@ -50,7 +50,7 @@ def sidecar(query: Query, executor: Executor) -> Iterator[int]:
 
 
 class Squatter:
-    """Listens where a sidecar should, in a folder that is not this user's alone, and says nothing."""
+    """Listens where a sidecar should, in a folder that is not this user's alone, and sends no byte."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o755)
@@ -82,7 +82,7 @@ class Squatter:
 def test_a_sidecar_in_a_folder_that_somebody_else_made_is_never_asked(
     query: Query, executor: Executor, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither for the key nor for time: a peer that is silent would cost each task the patience of a handshake."""
+    """No worker connects to it: a peer that is silent would cost each task the patience of a handshake."""
     with Squatter(query.place(executor).folder) as squatter:
         for _ in range(3):
             assert query.run(executor, NO_RECORDS) == []
@@ -111,7 +111,7 @@ def test_the_folder_of_one_executor_does_not_reveal_that_of_another() -> None:
     with sleeping_executor("1") as first, sleeping_executor("2") as second:
         for executor in (first, second):
             prefix, _, digest = place_of(executor, key).folder.name.rpartition("-")
-            assert prefix.endswith(f"-{executor.pid}-{executor.key.rpartition(':')[2]}")  # for those who sweep
+            assert prefix.endswith(f"-{executor.pid}-{executor.key.rpartition(':')[2]}")  # for sweeps
             assert len(digest) == 16
             digests.add(digest)
             assert place_of(executor, key) == place_of(executor, key)
@@ -204,7 +204,7 @@ def test_a_workers_message_reaches_the_registry_only_if_it_reports_a_read(
 
 
 def test_a_worker_that_sidecars_hang_up_on_asks_the_registry(query: Query, executor: Executor) -> None:
-    """Five times, since one may end at that very moment, or drop whoever came first. Then the worker reads directly."""
+    """Five times, since one may end at that very moment, or drop the first client. Then the worker reads directly."""
     place = query.place(executor)
     place.folder.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX) as listener:
@@ -233,7 +233,7 @@ def test_a_worker_that_sidecars_hang_up_on_asks_the_registry(query: Query, execu
 
 @pytest.fixture
 def standard_error(tmp_path: Path) -> Iterator[Path]:
-    """What is standard error while the fixtures after this one are made: a sidecar inherits it."""
+    """The file that is standard error while the later fixtures are made: a sidecar inherits it."""
     ours, path = os.dup(2), tmp_path / "stderr"
     with path.open("w") as file:
         os.dup2(file.fileno(), 2)
@@ -246,7 +246,7 @@ def test_a_sidecar_that_runs_out_of_descriptors_says_so_and_is_replaced_after_th
     standard_error: Path, query: Query, executor: Executor, sidecar: int
 ) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.prlimit(sidecar, resource.RLIMIT_NOFILE, (3, most))  # it keeps what it has
+    resource.prlimit(sidecar, resource.RLIMIT_NOFILE, (3, most))  # it keeps its open ones
     assert query.run(executor, NO_RECORDS) == []
     await_gone([sidecar])
     (other,) = wait_for(lambda: sidecars_of(query, executor), "another one to listen", 30)
@@ -261,7 +261,7 @@ def test_a_sidecar_that_runs_out_of_descriptors_says_so_and_is_replaced_after_th
 
 
 def test_a_share_larger_than_what_clients_may_send_reaches_the_seats_server(executor: Executor) -> None:
-    """Of few partitions with tags as no log has them: librdkafka takes seconds for thousands of topics."""
+    """Few partitions, with tags longer than any log has: librdkafka takes seconds for thousands of topics."""
     tag = "t" * (CHANNEL_REQUEST_BYTES_MAX // 4)
     with Query(NO_BROKER, "t", {"seat-0": list(range(8))}, leaders=lambda *_: {}) as query:
         query.tags = dict.fromkeys(range(8), tag)

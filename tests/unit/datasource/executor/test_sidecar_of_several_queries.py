@@ -1,4 +1,4 @@
-"""One sidecar serves all queries of an application on its executor. What is read has no records: no Kafka is needed."""
+"""One sidecar serves all queries of an application on its executor. The ranges have no records: no Kafka is needed."""
 
 import os
 import signal
@@ -118,7 +118,7 @@ def test_a_worker_of_a_query_that_the_sidecar_does_not_know_yet_reads_directly_a
     worker, tickets = Worker(executor), other.plan(NO_RECORDS)
     assert list(worker.read(tickets[0])) == []
     wait_for(lambda: other.registry.counts().direct_reads == 1, "the first read to be direct", 30)
-    start_sidecar(executor, tickets[1])  # as the worker does beside its read; whoever is second waits for nothing
+    start_sidecar(executor, tickets[1])  # as the worker does beside its read: the second of them does not wait
     wait_for(lambda: list(worker.read(other.plan(NO_RECORDS)[0])) == [] and other.registry.homes(), "a home", 30)
     assert sidecars_of(one, executor) == sidecars_of(other, executor)
 

@@ -1,4 +1,4 @@
-"""What platforms lack must not keep the package from being imported: one that breaks hides all others from Spark."""
+"""The package imports where a platform lacks a module: one broken data source hides all other ones from Spark."""
 
 import subprocess
 import sys

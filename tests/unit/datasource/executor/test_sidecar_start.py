@@ -1,6 +1,6 @@
-"""Workers start a sidecar and do not wait for it. What is read has no records, so no Kafka is needed.
+"""Workers start a sidecar and do not wait for it. The ranges have no records, so no Kafka is needed.
 
-A sidecar's Python waits behind a gate here, so that what happens before it listens is known.
+A sidecar's Python waits behind a gate here, so that the events before it listens are known.
 """
 
 import os
@@ -68,7 +68,7 @@ def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     gate = Gate(tmp_path)
     monkeypatch.setattr(sys, "executable", str(gate.python))
     yield gate
-    gate.open()  # nobody is left behind it
+    gate.open()  # no process is left behind it
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_reads_go_on_directly_while_a_sidecar_starts_and_the_next_one_finds_it(
     first = Worker(executor)
     read(first, query.plan(NO_RECORDS)[0])
     wait_for(lambda: gate.starts() == 1, "the first worker to start a sidecar", 30)
-    for worker in (first, Worker(executor), Worker(executor)):  # the same one, and others of this executor
+    for worker in (first, Worker(executor), Worker(executor)):  # the same one, and new ones of this executor
         read(worker, query.plan(NO_RECORDS)[0])
     assert (gate.starts(), sidecars_of(query, executor)) == (1, [])
     await_reads(query, direct=4, warm=0)
@@ -156,7 +156,7 @@ def test_a_read_has_the_cpu_before_the_sidecar_that_is_started_for_later_ones(
 def test_a_worker_that_ends_with_its_task_first_hands_over_what_a_starting_sidecar_needs(
     query: Query, executor: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or the registry and the sidecar hear half of it."""
+    """Else the registry and the sidecar would hear half of it."""
     may_start = threading.Event()
 
     def start(_: SidecarClient, on_handed_over: Callable[[], None]) -> None:

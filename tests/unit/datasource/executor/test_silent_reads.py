@@ -1,4 +1,4 @@
-"""A read to which nothing comes says so long before it gives up: a whole batch waits with it."""
+"""A read that gets no records says so long before it gives up: a whole batch waits with it."""
 
 import logging
 
@@ -21,7 +21,7 @@ class Reading:
         self.unread = _Unread([Range("t", 0, 3, 8)], settings, lambda: self._now_s)
 
     def wait(self, seconds: int) -> None:
-        """Nothing comes for so long."""
+        """No record comes for so long."""
         for _ in range(seconds):
             self._now_s += 1
             self.unread.move([])

@@ -1,4 +1,4 @@
-"""What is done to Spark's worker, in a process like one: TCP to its "JVM", and garbage collected after each task."""
+"""The changes to Spark's worker, in a process like one: TCP to its "JVM", and garbage collected after each task."""
 
 import gc
 import os
@@ -45,7 +45,7 @@ def quick(sock: socket.socket) -> bool:
 
 
 def slow_down(sock: socket.socket) -> None:
-    """What an answer does to a connection."""
+    """Slow a connection's acknowledgements down, as an answer does."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
     assert not quick(sock)
 

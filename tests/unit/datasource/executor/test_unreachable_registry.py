@@ -32,13 +32,13 @@ def _shorter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def executor() -> Iterator[Executor]:
-    """One without a sidecar: there is no Kafka here for its seats' servers."""
+    """An executor without a sidecar: there is no Kafka here for its seats' servers."""
     with sleeping_executor() as executor:
         yield replace(executor, warm=False)
 
 
 def fixed_ticket(port: int, key: bytes) -> TicketPayload:
-    """Of a query whose registry is there, if anywhere."""
+    """A FIXED ticket of a query whose registry is at this port."""
     return TicketPayload(
         scan_id=1,
         ticket=0,
@@ -129,7 +129,7 @@ def test_a_late_ticket_asks_a_registry_whose_process_has_ended_for_a_shorter_tim
 def test_workers_that_start_together_wait_together_and_start_no_sidecar(
     executor: Executor, firewalled: TicketPayload, place: Place
 ) -> None:
-    """A sidecar would take a second to start, only to find that it can do nothing."""
+    """A sidecar would take a second to start, only to find that it cannot reach the registry."""
     warm = replace(executor, warm=True)
     with ThreadPoolExecutor(8) as workers:
         took = list(workers.map(lambda _: took_s(warm, firewalled), range(8)))
@@ -164,7 +164,7 @@ def test_a_worker_that_can_leave_no_mark_remembers_the_failure_for_as_long(
 
 
 def test_the_first_mark_of_an_executor_removes_those_of_executors_that_have_ended(place: Place) -> None:
-    """Where no sidecar can be had, nothing else is left in the folder of temporary files, and no sidecar sweeps."""
+    """Where no sidecar can be had, only marks are left in the folder of temporary files, and no sidecar sweeps them."""
     ended = place_of(Executor(key="here:1:5", executor_id="0", host="here", pid=1), b"key")  # another has that pid now
     ended.mark("no-registry-of-old")
     beside = Place(place.folder.with_name(f"{place.folder.name}x"))

@@ -1,4 +1,4 @@
-"""What a new Python worker has imported when it starts to read: every task that meets one waits for it."""
+"""The modules that a new Python worker imports before it reads: every task that meets one waits for them."""
 
 import pickle
 import subprocess
@@ -39,8 +39,8 @@ MODULES_TO_READ_DIRECTLY_MAX = 110
 
 
 def worker_imports(options: Mapping[str, str]) -> list[set[str]]:
-    """What a fresh process imports to read a ticket for which nothing is left; then, to read ranges by itself, natively
-    and with librdkafka; and which of our modules among these import asyncio.
+    """The modules that a fresh process imports to read a ticket without ranges. Then, to read ranges by itself,
+    natively and with librdkafka. Last, which of our modules among these import asyncio.
     """
     ticket = TicketPayload(
         scan_id=1,

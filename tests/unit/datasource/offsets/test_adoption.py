@@ -162,7 +162,7 @@ def begun(offset: int, *, seat: str = "job-0", generation: int = 3, topic_id: UU
 
 
 def test_a_seat_that_adopts_again_at_its_position_keeps_its_period() -> None:
-    """A driver restarted within the session timeout: nothing has changed, nothing is written."""
+    """A driver restarted within the session timeout: no state has changed, so no new period is written."""
     assert begun(100) == PERIOD
 
 
@@ -183,7 +183,7 @@ def test_any_other_adoption_begins_a_new_period(change: dict[str, object]) -> No
 
 @pytest.mark.parametrize("cut", [0, 1])
 def test_a_period_that_begins_where_the_last_one_did_differs_from_it_by_its_cut(cut: int) -> None:
-    """1. a period begins at 40 and is read to 100; 2. the log is truncated to 40, and grows; 3. the same seat adopts
+    """1. a period begins at 40 and is read to 100, 2. the log is truncated to 40, and grows, 3. the same seat adopts
     the partition anew at 40, in the same generation. As the period of 1. it would go on at 100."""
     held = replace(PERIOD, cut=cut)
     checkpoint = seen(owned={P1: Owned(period=held, position=100)})

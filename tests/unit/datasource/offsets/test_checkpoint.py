@@ -1,4 +1,4 @@
-"""The offset in Spark's checkpoint: the same bytes for the same state, and a refusal of what is not ours."""
+"""The offset in Spark's checkpoint: the same bytes for the same state, and a refusal of another source's offset."""
 
 import json
 from dataclasses import replace
@@ -221,7 +221,7 @@ IN_VERSION_1 = [
 
 @pytest.mark.parametrize(("checkpoint", "written"), IN_VERSION_2, ids=["usual", "with what is seldom there", "waiting"])
 def test_the_shape_on_disk_is_what_the_module_documents(checkpoint: Checkpoint, written: dict[str, Any]) -> None:
-    """A checkpoint lives longer than a release: whoever changes this shape needs a new version."""
+    """A checkpoint lives longer than a release: a change of this shape needs a new version."""
     assert checkpoint.to_json() == written
 
 

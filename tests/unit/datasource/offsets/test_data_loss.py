@@ -1,4 +1,4 @@
-"""What is gone of a log: where reading goes on, what a user is told, and how many offsets it was."""
+"""Offsets that are gone from a log: where reading goes on, the message to the user, and how many they were."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def test_offsets_behind_the_log_were_truncated_and_nobody_can_count_them() -> No
 
 
 def test_offsets_between_an_empty_log_and_a_position_at_its_start_were_truncated() -> None:
-    """The position is where the log begins; what was to be read from there on is not there."""
+    """The position is where the log begins. The offsets to be read from there on do not exist."""
     loss = out_of_log(P3, 50, 60, LogRange(50, 50))
     assert loss.skipped == 0
     assert "it was truncated" in str(loss)

@@ -1,4 +1,4 @@
-"""What earlier runs of a query have left behind, in its checkpoint and beside the group's committed offsets."""
+"""Traces of a query's earlier runs, in its checkpoint and beside the group's committed offsets."""
 
 from dataclasses import replace
 
@@ -73,7 +73,7 @@ def test_earlier_runs_are_known_by_what_they_wrote(
 
 
 RUNS = st.integers(0, 50) | st.integers(1_600_000_000_000, 1_800_000_000_000)
-"""Numbers of runs, and those of releases that wrote when a run was started."""
+"""Numbers of runs, or the time of a run's start in ms since the epoch, which some releases wrote instead."""
 
 
 @given(

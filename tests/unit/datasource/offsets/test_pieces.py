@@ -1,4 +1,4 @@
-"""Ranges are cut into one piece for each task: nothing is left out, nothing is there twice."""
+"""Ranges are cut into one piece for each task: no offset is left out, and none is there twice."""
 
 import time
 

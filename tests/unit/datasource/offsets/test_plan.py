@@ -1,4 +1,4 @@
-"""What a batch reads follows from its two offsets alone; how a limit is shared follows from what there is."""
+"""The ranges of a batch follow from its two offsets alone, the shares of a limit from the available records."""
 
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -26,7 +26,7 @@ def checkpoint(owned: dict[TopicPartition, tuple[Period, int]]) -> Checkpoint:
     )
 
 
-# ------------------------------------------------------------------------------------------- what is read
+# ----------------------------------------------------------------------------------------- ranges to read
 
 
 def test_the_same_period_goes_on_where_the_start_stands() -> None:
@@ -84,7 +84,7 @@ def test_the_tag_of_a_topic_that_is_not_seen_is_its_id() -> None:
 
 @dataclass
 class Story:
-    """A made-up life of three partitions: checkpoints as boundaries leave them, and what each period should yield."""
+    """A made-up life of three partitions: checkpoints as boundaries leave them, and the spans due in each period."""
 
     checkpoints: list[Checkpoint] = field(default_factory=lambda: [EMPTY])
     spans: dict[tuple[TopicPartition, Period], list[int]] = field(default_factory=dict)
@@ -296,7 +296,7 @@ def test_every_partition_with_data_takes_part_while_there_are_bytes_for_it(
 
 
 def probed(available: dict[TopicPartition, tuple[int, int]], limit: int) -> dict[TopicPartition, int]:
-    """What is taken of topics of which nobody knows how large their records are."""
+    """Partition -> how many records are taken, where only the records of topic t have a known size."""
     ends = apply_limit_in_bytes(available, limit, lambda topic: SIZES["t"] if topic == "t" else None)
     return {tp: end - available[tp][0] for tp, end in ends.items() if end > available[tp][0]}
 

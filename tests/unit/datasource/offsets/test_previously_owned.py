@@ -1,4 +1,4 @@
-"""What each seat's last process owned, by the batch that was planned last: its successor claims it."""
+"""The partitions that each seat's last process owned, by the batch that was planned last: its successor claims it."""
 
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
 from pyspark_kgroup.offsets.earlier_runs import owned_by_seat

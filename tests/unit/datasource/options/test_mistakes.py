@@ -1,4 +1,4 @@
-"""Mistakes of somebody who is new to `format("kgroup")`, as far as no broker is needed to notice them.
+"""Mistakes of a user who is new to `format("kgroup")`, as far as no broker is needed to notice them.
 
 Each ends in `load()` or in the first call of the reader with the option's name and the way out, within 2 s: no broker
 was asked. Those that need Spark or a broker are in `tests/spark/test_mistakes.py`, under the same numbers.
@@ -118,7 +118,7 @@ and the log has a warning with the way out."""
 
 
 class Mistake(NamedTuple):
-    """One, as a user writes it: what is given beside what every read has; None leaves that out."""
+    """A mistake as a user writes it: options beside those that every read has. None leaves an option out."""
 
     number: int
     read: str
@@ -263,7 +263,7 @@ def spark_shows_tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def begin(read: str, given: dict[str, str | None], schema: StructType | None = None) -> None:
-    """`load()`, then what Spark calls first when the query starts; with a schema given, it asks for none."""
+    """`load()`, then Spark's first call when the query starts. With a schema given, the source is asked for none."""
     every = {**(STREAM if read == "stream" else BATCH), **given}
     source = DefaultSource(CaseInsensitiveDict({name: text for name, text in every.items() if text is not None}))
     columns = source.schema() if schema is None else schema

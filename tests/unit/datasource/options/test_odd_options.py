@@ -1,4 +1,4 @@
-"""Whatever the text of an option, the answer is one bounded OptionError that names it: never another exception."""
+"""For any text of an option, the answer is one bounded OptionError that names it: never another exception."""
 
 import random
 from contextlib import suppress
@@ -26,7 +26,7 @@ def parsed(**options: str) -> SourceOptions:
     return parse(REQUIRED | options)
 
 
-# ------------------------------------------------------------------------------ what librdkafka's binding chokes on
+# -------------------------------------------------------------------- options that librdkafka's binding cannot take
 
 
 @pytest.mark.parametrize(

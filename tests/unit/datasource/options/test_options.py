@@ -1,4 +1,4 @@
-"""Options are checked before anything starts, and every refusal names the option and the fix."""
+"""Options are checked before the source starts, and every refusal names the option and the fix."""
 
 import pickle
 import threading

@@ -1,4 +1,4 @@
-"""Java's spellings of TLS and SASL: read as Kafka's JaasConfig reads them, or refused with what to use instead."""
+"""Java's spellings of TLS and SASL: read as Kafka's JaasConfig reads them, or refused with the option to use."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The options of TLS and SASL: what belongs together, what each side gets, and that no secret is ever shown."""
+"""The options of TLS and SASL: which belong together, the settings of each side, and that no secret is ever shown."""
 
 import logging
 import pickle
@@ -53,7 +53,7 @@ def settings(properties: dict[str, str], **ours: str) -> SecuritySettings:
     return driver_settings(parsed(properties, **ours).security)
 
 
-# ------------------------------------------------------------------------------------- what each side gets
+# ----------------------------------------------------------------------------------- settings of each side
 
 
 def test_plaintext_needs_nothing_and_says_nothing() -> None:
@@ -91,7 +91,7 @@ def test_driver_and_executors_get_the_same_security_settings() -> None:
 
 
 def test_librdkafka_takes_every_property_that_it_gets() -> None:
-    """Its own names, checked by itself: an unknown one would be refused when a consumer is made."""
+    """librdkafka checks its own names: it would refuse an unknown one when a consumer is made."""
     options = parsed({**PASSWORD, "enable.ssl.certificate.verification": "true", "fetch.min.bytes": "2"})
     assert options.passed_on == {"fetch.min.bytes": "2"}
     assert {f"kafka.{name}" for name in options.security} <= {row.name for row in SECURITY}
@@ -124,7 +124,7 @@ def test_client_credentials_as_java_spells_them() -> None:
     assert parsed(java).security == parsed({**OIDC, "sasl.oauthbearer.scope": "kafka"}).security
 
 
-# ---------------------------------------------------------------------------------------- what fits together
+# ---------------------------------------------------------------------------------------- valid combinations
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ TOKEN = "abc.def.ghi"
 
 @pytest.fixture
 def callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Write a module with a function; returns what `tokenCallback` is to say."""
+    """Write a module with a function. Returns the value for `tokenCallback`."""
     monkeypatch.syspath_prepend(str(tmp_path))
     names: list[str] = []
 
@@ -307,7 +307,7 @@ def test_a_token_callback_that_cannot_be_imported_is_named(name: str) -> None:
     ],
 )
 def test_a_function_that_does_not_say_that_it_is_a_token_callback_is_never_called(name: str, tmp_path: Path) -> None:
-    """Who may write options, as in a view of SQL, might run a command by one that takes a text."""
+    """Else a user who may write options, as in a view of SQL, might run a command by a function that takes a text."""
     made = tmp_path / "made"
     gadget = {**OAUTH, "sasl.oauthbearer.config": f"touch {made}"}
     properties = parsed(gadget, tokenCallback=name).security

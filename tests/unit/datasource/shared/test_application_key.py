@@ -46,7 +46,7 @@ def held(folder: Path) -> ApplicationKey:
 
 
 def value_of(folder: Path) -> bytes:
-    """In a process of its own, which ends without a word, as killed ones do."""
+    """The key, held in a process of its own that ends without releasing it, as killed ones do."""
     return held(folder).value
 
 
@@ -81,7 +81,7 @@ def test_a_key_goes_when_the_last_query_releases_it_and_not_before(tmp_path: Pat
 
 
 def start_and_end(folder: Path) -> int:
-    """Hold and release the key many times; returns how often it was not the one that others find meanwhile."""
+    """Hold and release the key many times. Returns how often `find_key` did not find this key meanwhile."""
     wrong = 0
     for _ in range(200):
         key = held(folder)

@@ -235,7 +235,7 @@ def test_a_server_without_the_key_is_not_believed(reply: str) -> None:
 
 
 def test_a_man_in_the_middle_is_trusted_by_neither_side(pair: Pair, beside: ThreadPoolExecutor) -> None:
-    """A client of the sidecar in folder /a, and the registry; between them somebody without the key."""
+    """A client of the sidecar in folder /a, and the registry. Between them is a peer without the key."""
     server, to_server = pair
     answers: list[Message] = []
 
@@ -260,7 +260,7 @@ def test_a_man_in_the_middle_is_trusted_by_neither_side(pair: Pair, beside: Thre
 def test_a_client_proves_nothing_to_the_socket_of_another_user(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Root can be somebody else; anybody else can only take himself for another user."""
+    """Root's listener can belong to another user. Without root, this process takes itself for another user."""
     listener = socket.socket(socket.AF_UNIX)
     folder = tmp_path_factory.mktemp("of-another")
     with listener:
@@ -278,7 +278,7 @@ def test_a_client_proves_nothing_to_the_socket_of_another_user(
 
 
 def as_nobody(act: Callable[[], None]) -> None:
-    """Do it in a process of another user: whoever calls listen(2) is the peer (unix(7), SO_PEERCRED)."""
+    """Do it in a process of another user: the caller of listen(2) is the peer (unix(7), SO_PEERCRED)."""
     pid = os.fork()
     if pid == 0:
         try:

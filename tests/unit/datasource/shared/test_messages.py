@@ -1,4 +1,4 @@
-"""The messages of a query's own processes: each survives its journey, and nothing else is understood."""
+"""The messages of a query's own processes: each survives its journey, and no other message is understood."""
 
 import json
 import re
@@ -99,7 +99,7 @@ def by_name(example: QueryMessage) -> str:
 
 
 def travelled(message: QueryMessage) -> JsonObject:
-    """What comes out of a channel when `message` goes in."""
+    """`message` as it comes out of a channel."""
     raw: JsonObject = json.loads(json.dumps(to_json(message)))
     return raw
 
@@ -149,7 +149,7 @@ def test_a_message_that_lacks_a_field_is_refused(example: QueryMessage) -> None:
 
 
 def odd_values(example: QueryMessage) -> Iterator[tuple[str, Any, JsonObject]]:
-    """Field, what it holds, and the message with that in it; also for the fields of an executor."""
+    """Field, an odd value, and the message with that value in it, also for the fields of an executor."""
     raw = travelled(example)
     for name in raw.keys() - {"op"}:
         yield from ((name, value, {**raw, name: value}) for value in ODD)
@@ -160,7 +160,7 @@ def odd_values(example: QueryMessage) -> Iterator[tuple[str, Any, JsonObject]]:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=by_name)
 def test_an_accepted_message_has_each_field_of_its_type(example: QueryMessage) -> None:
-    """Whatever a field holds: it is refused, or the message that comes out goes in again as it was."""
+    """For any value of a field, the message is refused, or the message that comes out goes in again as it was."""
     for name, value, raw in odd_values(example):
         try:
             understood = parse(raw)

@@ -79,7 +79,7 @@ def test_the_newest_version_of_fetch_that_both_speak_is_taken_and_names_topics_w
     [((0, 11), True, "Fetch in versions 0 to 11"), ((18, 20), True, "18 to 20"), ((13, 17), False, "13 to 17")],
 )
 def test_a_broker_without_a_version_in_common_is_unusual(versions: tuple[int, int], by_id: bool, why: str) -> None:
-    """It speaks the same at the next read: that is told once, not with each of them."""
+    """It has the same versions at the next read, so the reason is told once, not with each read."""
     with FetchBroker(lambda _: None, versions=versions) as broker, pytest.raises(Unusual, match=why) as unusual:
         connect(broker, by_id=by_id)
     assert unusual.value.lasting
@@ -227,7 +227,7 @@ def test_a_new_connection_of_the_same_reader_trusts_the_ca_that_is_on_disk_by_th
 def test_answers_that_take_turns_come_whole_into_one_memory_by_what_select_tells(
     monkeypatch: pytest.MonkeyPatch, ca: trustme.CA, server_tls: ssl.SSLContext
 ) -> None:
-    """What TLS has decrypted already, `select` does not tell; and neither answer is put over the other."""
+    """`select` does not tell of bytes that TLS has decrypted already. Neither answer is put over the other."""
     monkeypatch.setattr(module, "FETCH_TURN_MS", 0)
     trusted = {"security.protocol": "SSL", "ssl.ca.pem": ca.cert_pem.bytes().decode()}
     contents = [b"x" * 300_000, b"y" * 300_000]
@@ -252,7 +252,7 @@ def test_answers_that_take_turns_come_whole_into_one_memory_by_what_select_tells
 
 
 class Logins:
-    """The broker's half of SASL: what clients said, and what they are told."""
+    """The broker's half of SASL: the clients' messages, and the answers to them."""
 
     def __init__(self, error: int = 0, lifetime_ms: int = 0) -> None:
         self.messages: list[Any] = []

@@ -1,6 +1,6 @@
 """Fetch answers through the native decoder: the rows are those that were put in, or it refuses.
 
-What is decoded was encoded by kafka-python, or byte by byte (`harness.record_batches`); the rules are those of Java's
+The answers were encoded by kafka-python, or byte by byte (`harness.record_batches`). The rules are those of Java's
 CompletedFetch and DefaultRecordBatch.
 """
 
@@ -106,7 +106,7 @@ ODD = [
 ]
 
 
-# ------------------------------------------------------------------------------------------------- what records hold
+# ----------------------------------------------------------------------------------------------- contents of records
 
 
 def test_nulls_empty_values_headers_and_timestamps_are_read_as_they_are(decode: Decode) -> None:
@@ -133,7 +133,7 @@ def test_snappy_in_the_frame_of_snappy_java_is_read(decode: Decode) -> None:
 
 @pytest.mark.parametrize("more", range(12))
 def test_the_last_block_of_snappy_javas_frame_may_have_a_few_bytes_only(decode: Decode, more: int) -> None:
-    """Each block holds 1,024 bytes, and a record takes 9 beside its value; of one byte snappy makes three."""
+    """Each block holds 1,024 bytes, and a record takes 9 beside its value. Of one byte snappy makes three."""
     records = [Record(0, None, bytes(1_015 + more))]
     assert rows_of(decode(Batch(records, "snappy", xerial=True).encoded())) == expected(records)
 
@@ -174,7 +174,7 @@ def test_memory_of_any_kind_is_read_and_may_be_used_again_afterwards(library: CD
     assert rows_of(decoded) == expected(ODD)
 
 
-# ------------------------------------------------------------------------------------------- what is not in the rows
+# ------------------------------------------------------------------------------------------ records left out of rows
 
 
 @pytest.mark.parametrize("start", range(12))
@@ -250,7 +250,7 @@ def test_a_producer_whose_transactions_are_aborted_again_and_again_is_left_out_e
         in_transaction(Batch([Record(2 * n)]), 7).encoded() + marker(2 * n + 1, 7, commit=n % 3 == 0) for n in range(9)
     )
     aborted = [(7, 2 * n) for n in range(9) if n % 3]
-    decoded = decode(answer, aborted=aborted[::-1])  # in whatever order
+    decoded = decode(answer, aborted=aborted[::-1])  # in any order
     assert [row.offset for row in rows_of(decoded)] == [0, 6, 12]
 
 
@@ -274,7 +274,7 @@ def test_an_answer_that_is_decoded_in_parts_leaves_out_what_is_aborted(
 
 
 def test_a_list_of_aborted_transactions_costs_what_it_weighs(decode: Decode) -> None:
-    """A broker may list what it likes. These took 10 s in C, which nothing can interrupt, and twice as many 40."""
+    """A broker may list any transactions. These took 10 s in C, which cannot be interrupted, and twice as many 40 s."""
     answer = b"".join(in_transaction(Batch([Record(n)]), 7 + n).encoded() for n in range(2))
     aborted = [*((10**9 + n, 0) for n in range(200_000)), (7, 0)]
     begun_s = time.process_time()
@@ -487,7 +487,7 @@ STREAMS = ["gzip", "lz4", "zstd"]
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of batches, 100 bytes are decompressed at a time."""
+    """Batches are decompressed 100 bytes at a time."""
     for module in (codecs_module, decode_module):
         monkeypatch.setattr(module, "DECOMPRESSED_PIECE_BYTES", 100)
 

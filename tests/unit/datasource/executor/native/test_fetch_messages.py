@@ -1,4 +1,4 @@
-"""The bytes of Fetch and its company are those of Kafka's schemas, as kio has them; what is cut short is refused."""
+"""The bytes of Fetch and its company are those of Kafka's schemas, as kio has them. A message cut short is refused."""
 
 import struct
 from datetime import timedelta

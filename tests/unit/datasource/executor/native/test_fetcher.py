@@ -1,4 +1,4 @@
-"""What is asked of which broker, and when; and each answer after which nothing more is fetched."""
+"""The requests to each broker and their times, and each answer that ends the fetches."""
 
 import socket
 import threading
@@ -51,13 +51,13 @@ def fetching(*brokers: FetchBroker) -> Iterator[Fetcher]:
 
 
 def ask_and_connect(fetcher: Fetcher) -> None:
-    """Until a request is under way."""
+    """Ask, and wait until a request is under way."""
     fetcher.ask()
     wait_for(lambda: fetcher.ready(0) or fetcher.connections(), "a request")
 
 
 def next_chunks(fetcher: Fetcher, *, go_on: bool = True) -> list[Chunk]:
-    """Those of the next answers: of one of each broker that has one by now."""
+    """The chunks of the next answers: of one answer of each broker that has one by now."""
     fetcher.ask()
     return [
         chunk._replace(records=memoryview(bytes(chunk.records)))
@@ -71,7 +71,7 @@ def fetches_of(broker: FetchBroker) -> list[list[tuple[int, int]]]:
     return [[(number, offset) for _, number, offset in wanted(request)] for request in broker.fetches]
 
 
-# ------------------------------------------------------------------------------------------------------- what is asked
+# ------------------------------------------------------------------------------------------------------------ requests
 
 
 def test_a_partition_is_asked_for_as_metadata_and_settings_say() -> None:
@@ -178,7 +178,7 @@ def test_a_partition_that_is_dropped_is_shown_no_more_though_it_is_on_its_way() 
 
 
 def test_several_brokers_are_asked_at_the_same_time_each_for_its_own() -> None:
-    """None answers before both are asked."""
+    """No broker answers before both are asked."""
     brokers: list[FetchBroker] = []
 
     def both_asked(number: int, offset: int) -> bytes:
@@ -198,7 +198,7 @@ def test_several_brokers_are_asked_at_the_same_time_each_for_its_own() -> None:
 
 
 def test_brokers_are_connected_to_side_by_side() -> None:
-    """None says its versions before all have a connection."""
+    """No broker tells its versions before all have a connection."""
     brokers = [FetchBroker(answering(lambda _, offset: log(offset))) for _ in range(3)]
 
     def late(broker: FetchBroker) -> Callable[[int], Any]:
@@ -223,7 +223,7 @@ def test_brokers_are_connected_to_side_by_side() -> None:
 
 @contextmanager
 def silent_address() -> Iterator[Broker]:
-    """Where packets are dropped: a listener whose backlog is full, so that nobody is even refused."""
+    """An address that drops packets: its listener's backlog is full, so that a connection is not even refused."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.bind(("127.0.0.1", 0))
@@ -360,7 +360,7 @@ def test_a_connection_that_is_given_up_while_it_is_opened_is_closed_when_it_is_o
 
 
 def test_a_pause_is_waited_for_exactly_and_other_brokers_answers_come_meanwhile() -> None:
-    """One broker has not heard of the leader; the other one answers in the midst of the pause."""
+    """One broker has not heard of the leader, and the other one answers in the midst of the pause."""
     refusals = [UNKNOWN_EPOCH]
     paused = FetchBroker(answering(lambda n, at: partition(n, error=refusals.pop()) if refusals else log(at)))
     with fetching(paused) as fetcher:
@@ -442,7 +442,7 @@ NOT_LEADER, FENCED, UNKNOWN_EPOCH = 6, 74, 75
 
 @pytest.mark.parametrize("error", [NOT_LEADER, FENCED])
 def test_a_leader_that_moved_is_followed_where_the_answer_says_who_and_where(error: int) -> None:
-    """KIP-951: nothing is lost or read twice, and what did not move is asked for as before."""
+    """KIP-951: no record is lost or read twice, and a partition that did not move is asked for as before."""
     other = FetchBroker(answering(lambda _, offset: log(offset)))
     with other:
 
@@ -543,7 +543,7 @@ def racks_of(broker: FetchBroker) -> list[str]:
 
 
 def test_the_replica_that_a_leader_prefers_is_asked_from_then_on() -> None:
-    """KIP-392: the leader answers without records; where the replica is, it is asked once."""
+    """KIP-392: the leader answers without records, and is asked once for the replica's address."""
     replica = FetchBroker(answering(lambda _, offset: log(offset)))
     with replica:
         leader = FetchBroker(answering(lambda n, _: partition(n, preferred=2), brokers={2: replica.address}))
@@ -571,8 +571,8 @@ def test_the_replica_that_a_leader_prefers_is_asked_from_then_on() -> None:
     ids=["OFFSET_OUT_OF_RANGE", "NOT_LEADER_OR_FOLLOWER", "FENCED_LEADER_EPOCH", "another log", "nothing, twice"],
 )
 def test_the_leader_itself_is_read_after_its_preferred_replica_failed(refusal: Callable[[int], Any]) -> None:
-    """It is behind, or has lost its place. The leader does not hear then where we are, so that it does not send us
-    back."""
+    """The replica is behind, or has lost its place. The leader is not told our rack any more, so that it does not send
+    us back."""
     replica = FetchBroker(answering(lambda n, offset: log(offset) if offset == 0 else refusal(n)))
     with replica:
 
@@ -592,7 +592,7 @@ def test_the_leader_itself_is_read_after_its_preferred_replica_failed(refusal: C
 
 @pytest.mark.parametrize("dies", ["it hangs up", "it is gone before it is asked"])
 def test_the_leader_itself_is_read_after_the_connection_to_its_preferred_replica_ended(dies: str) -> None:
-    """Nothing is lost or read twice, and the leader does not hear where we are, so that it does not send us back."""
+    """No record is lost or read twice, and the leader is not told our rack, so that it does not send us back."""
     replica = FetchBroker(lambda _: HUNG_UP)
     with replica:
         where = replica.address
@@ -661,7 +661,7 @@ def test_a_leader_is_read_itself_where_no_broker_knows_the_replica_that_it_prefe
 def test_a_leader_that_does_not_tell_where_its_preferred_replica_is_loses_only_its_own(
     monkeypatch: pytest.MonkeyPatch, metadata: Any
 ) -> None:
-    """What came in the same answer is not lost: nobody has moved past it."""
+    """Records that came in the same answer are not lost: no position has moved past them."""
     monkeypatch.setattr(broker_connection, "FETCH_BROKERS_MS", 100)
 
     def answer(request: Any) -> Any:
@@ -687,7 +687,7 @@ UNKNOWN_ID, UNKNOWN_PARTITION, INCONSISTENT_ID = 100, 3, 103
 
 
 def fail(fetcher: Fetcher) -> Unusual:
-    """What ends the fetches; until then nothing comes."""
+    """The error that ends the fetches. Until then no record comes."""
 
     def read() -> None:
         while True:
@@ -859,7 +859,7 @@ def test_a_broker_that_does_not_answer_in_time_is_unusual_and_named(monkeypatch:
 
 
 def test_a_throttled_broker_is_asked_again_for_the_same_as_soon_as_it_listens_and_others_are_read_meanwhile() -> None:
-    """KIP-219: above a quota the broker answers at once without any topic, and then reads nothing for a while."""
+    """KIP-219: above a quota the broker answers at once without any topic, and then reads no request for a while."""
     answers = [response({}, throttle_ms=300)]
     throttled = FetchBroker(lambda asked: answers.pop() if answers else answering(lambda _, at: log(at))(asked))
     broker = FetchBroker(answering(lambda _, offset: log(offset)))
@@ -883,7 +883,7 @@ def test_a_throttled_broker_is_asked_again_for_the_same_as_soon_as_it_listens_an
 def test_a_session_that_ends_while_a_request_is_under_way_gives_its_answer_and_then_a_new_connection_takes_over() -> (
     None
 ):
-    """KIP-368: a broker still answers what it was asked before, and hangs up on who sends anything after it."""
+    """KIP-368: a broker still answers requests from before the end, and hangs up on a client that sends a later one."""
     lifetimes_ms = [1, 0]
     sessions: list[BrokerConnection] = []
 

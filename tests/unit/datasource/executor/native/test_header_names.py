@@ -1,4 +1,4 @@
-"""Names of headers as Java's clients show them. The right-hand sides are what Java 17 printed for these bytes."""
+"""Names of headers as Java's clients show them. The right-hand sides were printed by Java 17 for these bytes."""
 
 import pytest
 

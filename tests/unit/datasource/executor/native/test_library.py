@@ -1,4 +1,4 @@
-"""Which binary is loaded, and what is said if none is."""
+"""Which binary is loaded, and the message if none is."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ def reload() -> library_module.Loaded:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package in which a test puts what is found."""
+    """A package in which a test puts the binary that is found."""
     (tmp_path / "lib").mkdir()
     monkeypatch.setattr(library_module, "files", lambda _: tmp_path)
     return tmp_path / "lib"

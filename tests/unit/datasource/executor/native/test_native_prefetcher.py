@@ -1,4 +1,4 @@
-"""What a seat's server fetches ahead with connections of its own, and when it leaves that to librdkafka."""
+"""A seat server's fetches ahead over connections of its own, and when it leaves them to librdkafka."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from ctypes import CDLL
@@ -32,7 +32,7 @@ PLENTY = 64 * 1024 * 1024
 
 
 class Seat:
-    """A seat's spans and what fetches for them; rows are taken as offsets."""
+    """A seat's spans and the prefetcher that fills them. Rows are taken as offsets."""
 
     def __init__(self, library: CDLL, share: int = PLENTY, *, read_committed: bool = False) -> None:
         self.ahead = Ahead()
@@ -42,7 +42,7 @@ class Seat:
         self.waits = 0  # how often a read had to fetch
 
     def native(self) -> NativePrefetcher:
-        """A new one, with nothing but the spans."""
+        """A new prefetcher that has only the spans of the last one."""
         return NativePrefetcher(*self._parts, include_headers=False)
 
     def begin(self, leader: Leader | None, *partitions: TopicPartition, offset: int = 0) -> None:
@@ -59,7 +59,7 @@ class Seat:
         wait_for(condition_after_one_look, what, every_s=0.001)
 
     def read(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, list[int]]:
-        """As a seat's server does; the offsets of each partition in their order."""
+        """Read as a seat's server does. Returns the offsets of each partition in their order."""
         self.prefetcher.settle()
         found: dict[TopicPartition, list[int]] = {tp: [] for tp in ends}
 
@@ -122,7 +122,7 @@ def test_small_answers_wait_undecoded_and_become_one_batch(seat: Seat) -> None:
 
 
 def test_long_lists_of_aborted_transactions_do_not_wait_undecoded(library: CDLL) -> None:
-    """Else a broker could list others with each record, and what waits would have no bound."""
+    """Else a broker could list other transactions with each record, and the lists that wait would have no bound."""
 
     def say(number: int, offset: int) -> object:
         listed = tuple((producer, 0) for producer in range(100 * offset, 100 * offset + 200))
@@ -172,7 +172,7 @@ def test_long_polls_wait_for_many_records_while_they_flow_and_for_one_when_they_
 
 
 def test_no_more_is_asked_for_than_there_is_room(library: CDLL) -> None:
-    """Without an end: only the bound stops it."""
+    """The log has no end: only the bound stops the fetches."""
     seat = Seat(library, share=PREFETCH_BYTES_MIN)
     with FetchBroker(answering(lambda _, offset: log(offset, 100, 1_000))) as broker:
         seat.begin(broker.leader(), P0, P1)
@@ -211,7 +211,7 @@ def test_a_read_goes_on_without_room_and_keeps_nothing_beyond_its_end(library: C
 def test_records_that_decompress_to_more_than_the_room_are_fetched_in_parts(
     library: CDLL,
 ) -> None:
-    """300 MB in 1 MB."""
+    """300 MB of records, compressed to 18 KB."""
     whole = [
         Batch([Record(n, None, bytes(1_000_000)) for n in range(k, k + 10)], "zstd").encoded()
         for k in range(0, 300, 10)
@@ -281,7 +281,7 @@ def test_a_read_keeps_nothing_without_room_of_partitions_that_it_does_not_want(l
 def test_a_read_of_many_partitions_makes_no_more_of_one_answer_than_the_decoder_may(
     library: CDLL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """10 partitions of 2 MB each, 4 MB at a time; what is not decoded is fetched again."""
+    """10 partitions of 2 MB each, 4 MB at a time. Answers that are not decoded are fetched again."""
     monkeypatch.setattr(native_prefetcher, "DECODED_BYTES_MAX", 2 * FETCH_BYTES_MAX)
     all_of_them = [TopicPartition("t", number) for number in range(10)]
     seat = Seat(library, share=0)
@@ -377,7 +377,7 @@ def test_a_partition_without_a_known_leader_is_unusual_only_when_it_is_read(seat
 
 
 def test_partitions_of_a_broker_that_is_gone_are_unusual_when_the_others_of_a_read_are_there(seat: Seat) -> None:
-    """Between reads nothing is, and a new leader is asked as soon as the driver has heard of it."""
+    """Between reads no partition is unusual, and a new leader is asked as soon as the driver has heard of it."""
     with FetchBroker(answering(up_to(20))) as broker, FetchBroker(answering(up_to(20))) as new:
         with FetchBroker(answering(up_to(20))) as old:
             gone = old.leader(2)
@@ -407,7 +407,7 @@ def test_a_connection_that_ends_while_nothing_is_asked_is_opened_anew(library: C
 
 
 class Librdkafka:
-    """Stands for librdkafka: each `fetch` brings all that is wanted, as far as anybody sees."""
+    """Stands for librdkafka: each `fetch` brings all records that are wanted, as far as a caller sees."""
 
     def __init__(self, ahead: Ahead) -> None:
         self.ahead = ahead

@@ -57,7 +57,7 @@ def seen(library: CDLL, answer: bytes, start: int, end: int, aborted: Sequence[t
 
 
 def rows(batch: Batch) -> Seen:
-    """What a batch holds, as it was put in."""
+    """The rows of a batch, as its records were put in."""
     append_ms = batch.append_time_ms
     return [
         (
@@ -98,7 +98,7 @@ def batches(draw: st.DrawFn, first: int) -> Batch:
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[Entry]:
-    """Batches of producers in and out of transactions, and the ends of these; some are left open."""
+    """Batches of producers in and out of transactions, and the ends of these. Some are left open."""
     log: list[Entry] = []
     first, open_ = draw(st.integers(0, 2**40)), set[int]()
     for _ in range(draw(st.integers(0, 8))):
@@ -174,7 +174,7 @@ def test_a_random_log_is_read_as_it_was_written(
         assert seen(library, answer, start, end, aborted) == expected(log, start, end, committed=committed)
 
 
-# ------------------------------------------------------------------------------------------------- what is not whole
+# --------------------------------------------------------------------------------------------------- damaged answers
 
 LOG = [
     Batch([Record(10, b"k", b"v"), Record(11, None, None), Record(13, b"", b"", ((b"h", None), (b"g", b"1")))]),
@@ -197,8 +197,8 @@ def test_a_log_that_is_cut_anywhere_gives_the_rows_of_its_whole_batches(library:
 
 @pytest.mark.parametrize("number", range(len(LOG)))
 def test_a_flipped_bit_gives_right_rows_or_is_unusual(library: CDLL, number: int) -> None:
-    """But for a batch's first offset, which the checksum does not cover (KIP-98): below the batch before is unusual,
-    and anything else could be.
+    """But for a batch's first offset, which the checksum does not cover (KIP-98): an offset below the batch before is
+    unusual, and any other one could be right.
     """
     answer, every = b"".join(ENCODED), [row for batch in LOG for row in rows(batch)]
     before = [row for batch in LOG[:number] for row in rows(batch)]

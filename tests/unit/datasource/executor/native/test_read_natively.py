@@ -1,4 +1,4 @@
-"""Ranges are read to their ends, or up to what is unusual: what is left begins exactly where the rows end."""
+"""Ranges are read to their ends, or up to an unusual answer: the ranges left begin exactly where the rows end."""
 
 import logging
 import time
@@ -45,14 +45,14 @@ def settings(**config: str) -> ReadSettings:
 
 
 def drained(ranges: Sequence[Range], how: ReadSettings | None = None) -> tuple[list[pa.RecordBatch], Sequence[Range]]:
-    """The batches, and what is left."""
+    """The batches, and the ranges that are left."""
     batches, left = drained_with_reasons(ranges, how)
     assert left.reasons.keys() <= {TopicPartition(r.topic, r.partition) for r in left.ranges}
     return batches, left.ranges
 
 
 def drained_with_reasons(ranges: Sequence[Range], how: ReadSettings | None = None) -> tuple[list[pa.RecordBatch], Left]:
-    """The batches, and what is left with its reasons."""
+    """The batches, and the ranges that are left with their reasons."""
     batches: list[pa.RecordBatch] = []
     reading = read_natively(ranges, how or settings())
     while True:
@@ -67,7 +67,7 @@ def reasons_of(left: Left) -> dict[TopicPartition, str]:
 
 
 def rows(batches: Sequence[pa.RecordBatch]) -> dict[int, list[int]]:
-    """The offsets of each partition, in order; each value is the one that belongs there."""
+    """The offsets of each partition, in order. Each value is the one that belongs to its offset."""
     found: dict[int, list[int]] = {}
     for row in pa.Table.from_batches(batches, schema=arrow_schema(False)).to_pylist():
         assert row["value"] == value(row["partition"], row["offset"])
@@ -138,7 +138,7 @@ def test_small_batches_are_joined_up_to_a_bound_and_large_ones_are_handed_on() -
 
 @pytest.fixture
 def a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has told nothing yet."""
+    """It has warned of no reason yet."""
     monkeypatch.setattr(decode, "_warned_of", set())
 
 
@@ -164,8 +164,8 @@ def bad_crc(first: int) -> bytes:
 def test_an_unusual_answer_ends_the_rows_where_the_next_reader_begins(
     odd: Callable[[int], Any], why: str, good: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After none, one and three good answers of two partitions. The second one is read to its end, or as far as it was
-    got if what is unusual was found by the decoder."""
+    """After none, one and three good answers of two partitions. The second partition is read to its end, or as far as
+    it was fetched if the decoder found the unusual bytes."""
     caplog.set_level(logging.INFO)
 
     def say(number: int, offset: int) -> Any:
@@ -185,7 +185,7 @@ def test_an_unusual_answer_ends_the_rows_where_the_next_reader_begins(
 
 
 def test_why_a_partition_is_left_is_said_of_it_alone() -> None:
-    """What the decoder met ends the read of all; what a broker says of one does not."""
+    """Bytes that the decoder refuses end the read of all partitions. A broker's error for one partition does not."""
 
     def say(number: int, offset: int) -> Any:
         return partition(number, error=1) if number == 0 else log(number, offset) if offset < 20 else bad_crc(offset)
@@ -217,7 +217,7 @@ def test_rights_that_are_back_after_a_moment_are_no_error() -> None:
 
 
 def test_a_broker_that_throttles_for_ever_is_left_after_half_of_the_reads_patience() -> None:
-    """The other half is librdkafka's, and begins where this one did."""
+    """The other half is librdkafka's, whose patience counts from the same instant (`quiet_since_s`)."""
     with FetchBroker(lambda _: response({}, throttle_ms=1)) as broker:
         began_s = time.monotonic()
         _, left = drained_with_reasons(
@@ -287,7 +287,7 @@ def test_a_topic_that_is_gone_in_the_midst_is_left_out_with_a_warning_and_the_ot
 def test_a_log_that_is_cut_in_the_midst_is_an_error_or_read_on_with_a_warning(
     fail: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """KIP-320: the broker compares what was read before; a fetch that has read nothing yet cannot be compared."""
+    """KIP-320: the broker compares the last epoch read. A fetch that has read no record yet cannot be compared."""
 
     def answer(request: Any) -> Any:
         ((topic,),) = [request.topics]
