@@ -1,6 +1,7 @@
 """How much of a text stands for a noun without naming it: per 1,000 words, of docstrings, comments and documents.
 
-Measured with it: h11 2.8 vague nouns, httpcore 0.2, structlog 1.1, franz-go 3.1. None of them writes of "nobody".
+Measured with it: h11 2.8 vague nouns, httpcore 0.2, structlog 1.1, franz-go 3.1. None of them
+has persons without a name.
 """
 
 import ast
