@@ -88,7 +88,7 @@ class MemberProcess:
             lambda: next((e for e in self.events[after:] if e["event"] == event), None), f"event {event!r}", timeout_s
         )
 
-    def wait_for_owned(self, count: int, timeout_s: float = 30) -> set[Pair]:
+    def wait_for_owned(self, count: int, timeout_s: float = 90) -> set[Pair]:
         wait_for(lambda: len(self.owned) == count, f"{count} partitions (events: {self.events[-4:]})", timeout_s)
         return self.owned
 

@@ -40,8 +40,10 @@ def test_a_broker_that_is_cut_off_goes_on_answering_what_it_knew(cluster: Cluste
     assert before == set(nodes)
     cluster.links.fail(Faults(cuts=cut_off(cut, nodes)))
     try:
+        knew = wait_for(lambda: leaders_by(cluster, cut), "its word when it is cut off")
         wait_for(lambda: leaders_by(cluster, others[0]) == set(others), "the others to lead all", 60)
-        assert wait_for(lambda: leaders_by(cluster, cut), "its word after that") == before
+        # On a busy machine it may have been fenced a moment before: then it knew that, and goes on saying so.
+        assert wait_for(lambda: leaders_by(cluster, cut), "its word after that") == knew
     finally:
         cluster.links.heal()
     wait_for(lambda: leaders_by(cluster, cut) == set(others), "it to know better", 60)
