@@ -164,7 +164,7 @@ def _print_evidence(console: Console, evidence: Evidence) -> None:
         + f"; {sum(count > 1 for count in read.values()):,} were read by more than one"
     )
     for application in evidence.applications:
-        exposed = sum(span.end - span.first for span in application.exposed(evidence.commits))
+        exposed = sum(span.end - span.first for span in application.exposed(evidence.commits, evidence.recreated))
         busiest = max((busiest_minute(joins)[1] for joins in application.joins_by_seat().values()), default=0)
         console.print(
             f"{application.name}: {len(application.batches)} batches, {exposed:,} offsets exposed by losses; "

@@ -123,17 +123,22 @@ class ApplicationEvidence:
             found[join.seat].append(join.wall_at_s)
         return found
 
-    def exposed(self, commits: Sequence[Commit]) -> list[Span]:
+    def exposed(self, commits: Sequence[Commit], recreated: Sequence[Recreated] = ()) -> list[Span]:
         """Ranges that may be read again: the last one of each period that ended by lost membership.
 
-        Offsets that were committed by then are left out. A period that was handed over is no such period, even if the
-        same seat was expelled at another time.
+        Offsets that were committed by then are left out, but for those of a topic's earlier life. A period that was
+        handed over is no such period, even if the same seat was expelled at another time.
         """
         found = []
         for period in _periods(self.batches):
             if (lost_at_s := self._wall_lost_at_s(period)) is not None and period.last_read is not None:
                 tp, first, end = period.last_read
-                known = max((c.offset for c in commits if c.partition == tp and c.wall_at_s <= lost_at_s), default=0)
+                lives = (life.wall_at_s for life in recreated if life.topic == tp.topic and life.wall_at_s <= lost_at_s)
+                life_began_at_s = max(lives, default=0.0)
+                known = max(
+                    (c.offset for c in commits if c.partition == tp and life_began_at_s <= c.wall_at_s <= lost_at_s),
+                    default=0,
+                )
                 if known < end:
                     found.append(Span(tp, max(first, known), end))
         return found

@@ -14,7 +14,7 @@ def facts_of(evidence: Evidence) -> Iterator[Fact]:
     for application in evidence.applications:
         yield from _sunk(application)
         yield from application.warnings
-        yield from _exposed(application.name, application.exposed(evidence.commits))
+        yield from _exposed(application.name, application.exposed(evidence.commits, evidence.recreated))
     for peer in evidence.peers:
         yield from _read(peer)
         yield from _exposed(peer.name, peer.exposed)

@@ -21,7 +21,7 @@ from chaos.evidence import (
 )
 from chaos.history_of import facts_of
 from history import promises
-from history.facts import ABORTED, ACKNOWLEDGED, History, Produced
+from history.facts import ABORTED, ACKNOWLEDGED, History, Produced, Recreated
 from history.promises import Violation
 
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
@@ -202,6 +202,20 @@ def test_a_peer_that_lost_its_membership_may_have_its_uncommitted_records_read_a
     peer = PeerEvidence(name="peer", rows=rows(range(12)), exposed=[Span(TP, 8, 12)])
     assert broken(run(ours, peers=[peer])) == []
     assert broken(run(ours, peers=[replace(peer, exposed=[Span(TP, 9, 12)])])) == [READ_AGAIN]
+
+
+def test_a_commit_of_a_topics_earlier_life_says_nothing_of_its_next_one() -> None:
+    """Committed up to 15 there, it would say that offsets 8..11 were no longer unfinished when they were lost."""
+    earlier = {offset: f"earlier {offset}".encode() for offset in range(15)}
+    read = [Delivered(TP, offset, record) for offset, record in earlier.items()]
+    lost = lost_after_12([EXPELLED], gone(lost=12), range(8, 20))
+    peer = PeerEvidence(name="peer", rows=[*read, *rows(range(8, 20))])
+    commits = [*committed(15, wall_at_s=0.2), *committed(20)]
+    sent_earlier = [Produced("eve", n, *TP, record.decode(), ACKNOWLEDGED, 0.0) for n, record in earlier.items()]
+    produced = [*sent_earlier, *lost.produced]
+    again = replace(lost, peers=[peer], commits=commits, produced=produced, earlier=[{TP: earlier}])
+    assert broken(replace(again, recreated=[Recreated(TP.topic, 0.5)])) == []
+    assert READ_AGAIN in broken(replace(again, recreated=[Recreated(TP.topic, 2.7)]))
 
 
 def test_two_losers_may_have_read_what_a_third_one_keeps_but_not_what_two_keep() -> None:
