@@ -6,9 +6,8 @@ Runs on: both. `read` runs in the executors' workers, all other code where Spark
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
@@ -20,27 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from pyspark_kgroup.driver.batch.filters import PushedFilters
-
 log = logging.getLogger(__name__)
-
-_ASKED_TO_FILTER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
-"""The program that Spark starts where a query has filters, and spark.sql.python.filterPushdown.enabled is set."""
-
-
-def batch_reader(options: Mapping[str, str], schema: StructType) -> KgroupReader:
-    """The reader of one query.
-
-    A reader that takes filters is made only in the program in which Spark hands them over, and only with
-    `pushFilters`=true: in other programs Spark refuses a reader that could take some. It is not the default, since
-    Spark 4.1 to 4.3 keeps the tickets that a reader plans with the frame of one `load()`, whichever query asks next
-    (PythonDataSourceV2.setReadInfo).
-    """
-    if {name.lower(): value for name, value in options.items()}.get("pushfilters", "").strip().lower() != "true":
-        return KgroupReader(options, schema)
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    asked = _ASKED_TO_FILTER in sys.modules or (main is not None and main.name == _ASKED_TO_FILTER)
-    return (KgroupFilteringReader if asked else KgroupReader)(options, schema)
 
 
 class KgroupReader(DataSourceReader):
@@ -49,13 +28,11 @@ class KgroupReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._given = Redacted(options)
         self._schema = schema
-        self._filters: PushedFilters | None = None
 
     @brief_errors()
     def partitions(self) -> Sequence[InputPartition]:
         """One ticket for each task."""
-        from pyspark_kgroup.driver.batch.batch import plan_batch
-        from pyspark_kgroup.driver.batch.filters import PushedFilters
+        from pyspark_kgroup.driver.batch import plan_batch
         from pyspark_kgroup.options.batch import given_for_streams, parse_batch
         from pyspark_kgroup.wording import log_in_options_words
 
@@ -65,7 +42,7 @@ class KgroupReader(DataSourceReader):
         check_schema(self._schema, options.columns)
         undo = log_in_options_words()
         try:
-            return [Ticket(ticket) for ticket in plan_batch(options, self._filters or PushedFilters())]
+            return [Ticket(ticket) for ticket in plan_batch(options)]
         finally:
             undo()
 
@@ -78,22 +55,5 @@ class KgroupReader(DataSourceReader):
         return read_ticket(partition.payload)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The parts that tasks need, without options, filters and secrets."""
+        """The parts that tasks need, without options and secrets."""
         return {}
-
-
-class KgroupFilteringReader(KgroupReader):
-    """As `KgroupReader`, with filters of the query that spare reading."""
-
-    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        """Use filters on topic, partition, offset or timestamp. Spark applies the filters that are returned."""
-        from pyspark_kgroup.driver.batch.filters import PushedFilters
-
-        self._filters = PushedFilters()
-        left = self._filters.take(filters)
-        if self._filters.spares_reading:
-            log.warning(
-                "The filters of this query spare reading (pushFilters=true): Spark gives every later query on the same "
-                "load() these rows and no others, and so a cell that is run again. Call load() for each query."
-            )
-        return left

@@ -77,9 +77,9 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of one batch query, which joins no group. Options are read by its first call."""
-        from pyspark_kgroup.batch import batch_reader  # most queries are streams
+        from pyspark_kgroup.batch import KgroupReader  # most queries are streams
 
-        return batch_reader(dict(self.options), schema)
+        return KgroupReader(dict(self.options), schema)
 
     @brief_errors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

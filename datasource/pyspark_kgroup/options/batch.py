@@ -45,13 +45,12 @@ class BatchOptions(ReadOptions):
     ending_offsets: OffsetBound
     min_partitions: int | None
     max_records_per_partition: int | None
-    push_filters: bool
 
 
 def concerns_batches(options: Mapping[str, str]) -> bool:
-    """Whether the options may be meant for a batch read: they name no group, or an end, or an option of batch reads."""
+    """Whether the options may be meant for a batch read: they name no group, or an end."""
     given = {name.lower() for name in options}
-    return rows.GROUP_ID.name not in given or any(row.name.lower() in given for row in (*rows.ENDS, *rows.OF_BATCHES))
+    return rows.GROUP_ID.name not in given or any(row.name.lower() in given for row in rows.ENDS)
 
 
 def given_for_streams(options: Mapping[str, str]) -> list[str]:
@@ -71,7 +70,7 @@ def parse_batch(options: Mapping[str, str]) -> BatchOptions:
     """
     given = in_lower_case(options)
     check_mechanism(given)
-    refuse(given, batch=True, but=[row.name for row in rows.OF_BATCHES])
+    refuse(given, batch=True)
     passed_on = for_librdkafka(given)
     subscription = subscription_of(given)
     parsed = BatchOptions(
@@ -82,7 +81,6 @@ def parse_batch(options: Mapping[str, str]) -> BatchOptions:
         ending_offsets=_end(offset_bound(subscription, given, rows.ENDS)),
         min_partitions=rows.MIN_PARTITIONS.value(given),
         max_records_per_partition=rows.MAX_RECORDS_PER_PARTITION.value(given),
-        push_filters=rows.PUSH_FILTERS.value(given),
         columns=columns_of(given),
         fail_on_data_loss=rows.FAIL_ON_DATA_LOSS.value(given),
         reader=rows.READER.value(given),

@@ -5,7 +5,7 @@ Runs on: driver. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from pyspark_kgroup.options.values import without_shading
@@ -23,7 +23,8 @@ _REFUSALS: Final = (
     ),
     (
         "pushFilters",
-        "it belongs to batch reads (spark.read): Spark hands no filters to streams.",
+        "where a source takes filters, Spark 4.1 to 4.3 gives a second query on one load() the rows of the first. "
+        "Leave it out, and bound what is read by `startingTimestamp` or `startingOffsets`.",
     ),
     ("groupIdPrefix", "a stream is one group for its whole life: set `kafka.group.id`; a batch read joins no group."),
     (
@@ -117,19 +118,18 @@ _TRUE_ANYWAY: Final[Mapping[str, tuple[str, ...]]] = {
 """Refused options -> values with which they may be given, because this source behaves so anyway."""
 
 
-def refuse(given: Mapping[str, str], *, batch: bool = False, but: Collection[str] = ()) -> None:
+def refuse(given: Mapping[str, str], *, batch: bool = False) -> None:
     """Check that no option in `given` (names in lower case) is refused.
 
     Args:
         given: the options.
         batch: whether they are of a batch read.
-        but: names of options that may be given all the same.
 
     Raises:
         OptionError: an option is refused. The message says what to do instead.
     """
     for name, reason in REFUSED.items():
-        value = given.get(name.lower()) if name not in but else None
+        value = given.get(name.lower())
         if value is not None and without_shading(value.strip().lower()) not in _TRUE_ANYWAY.get(name, ()):
             why = _OF_BATCHES.get(name, reason) if batch else reason
             raise OptionError(f"Option {name} cannot be used with this source: {why}")

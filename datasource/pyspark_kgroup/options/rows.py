@@ -218,18 +218,6 @@ MAX_RECORDS_PER_PARTITION: Option[int | None] = Option(
     origin="Spark's maxRecordsPerPartition",
     read=number(1, LONG_MAX),
 )
-PUSH_FILTERS = Option(
-    name="pushFilters",
-    type="boolean",
-    default=False,
-    shown="false",
-    range="true or false",
-    effect="Batch reads, with spark.sql.python.filterPushdown.enabled (PySpark 4.1): whether filters on topic, "
-    "partition, offset and timestamp spare reading. Call load() for each query then: Spark 4.1 to 4.3 gives a second "
-    "query on the same load() the rows of the first.",
-    origin="ours",
-    read=lambda text: one_of("true", "false")(text.lower()) == "true",
-)
 MAX_OFFSETS_PER_TRIGGER: Option[int | None] = Option(
     name="maxOffsetsPerTrigger",
     type="long",
@@ -513,7 +501,6 @@ OPTIONS: Final[tuple[Option[Any], ...]] = (
     ENDING_OFFSETS_BY_TIMESTAMP,
     MIN_PARTITIONS,
     MAX_RECORDS_PER_PARTITION,
-    PUSH_FILTERS,
     MAX_OFFSETS_PER_TRIGGER,
     MAX_BYTES_PER_TRIGGER,
     MIN_OFFSETS_PER_TRIGGER,
@@ -545,9 +532,6 @@ OPTIONS: Final[tuple[Option[Any], ...]] = (
 
 ENDS: Final = (ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP, ENDING_OFFSETS)
 """Where reading ends: the first that is given counts."""
-
-OF_BATCHES: Final = (PUSH_FILTERS,)
-"""The options that only batch reads have. Streams refuse them (`refusals`)."""
 
 OF_STREAMS: Final = (
     MEMBERS,

@@ -3,7 +3,6 @@
 import pytest
 
 from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
-from pyspark_kgroup.options import rows
 from pyspark_kgroup.options.batch import BatchOptions, concerns_batches, given_for_streams, parse_batch
 from pyspark_kgroup.options.parser import parse
 from spark_kgroup.errors import OptionError
@@ -96,12 +95,11 @@ def test_options_of_streams_have_no_effect_on_a_batch_read_and_are_named() -> No
     assert named == ["members", "maxOffsetsPerTrigger", "kafka.session.timeout.ms"]
 
 
-@pytest.mark.parametrize("row", rows.OF_BATCHES, ids=lambda row: row.name)
-def test_a_stream_refuses_what_only_batch_reads_have(row: rows.Option[object]) -> None:
-    given = {**REQUIRED, row.name: {"long": "1", "boolean": "true"}.get(row.type, "{}")}
-    parse_batch(given)
-    assert concerns_batches(given)
-    with pytest.raises(OptionError, match=r"it belongs to batch reads \(spark.read\)"):
+def test_filters_cannot_be_handed_over_in_either_kind_of_query() -> None:
+    given = {**REQUIRED, "pushFilters": "true"}
+    with pytest.raises(OptionError, match=r"Option pushFilters cannot be used .* `startingTimestamp`"):
+        parse_batch(given)
+    with pytest.raises(OptionError, match="Option pushFilters cannot be used"):
         parse({**given, "kafka.group.id": "g"})
 
 

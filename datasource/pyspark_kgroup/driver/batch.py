@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 
-from pyspark_kgroup.driver.batch.filters import PushedFilters
 from pyspark_kgroup.driver.leaders import ranges_of
 from pyspark_kgroup.driver.timestamps import check_without_record
 from pyspark_kgroup.errors import DataLoss
@@ -34,7 +33,7 @@ from spark_kgroup.wire.security.secured import security_of
 log = logging.getLogger(__name__)
 
 
-def plan_batch(options: BatchOptions, filters: PushedFilters) -> list[TicketPayload]:
+def plan_batch(options: BatchOptions) -> list[TicketPayload]:
     """One ticket for each task of the read, none if no offsets are to be read.
 
     Raises:
@@ -43,10 +42,10 @@ def plan_batch(options: BatchOptions, filters: PushedFilters) -> list[TicketPayl
         DataLoss: the read starts where the log does not begin any more, and that is an error (`failOnDataLoss`).
         WireError: brokers cannot be reached, refuse us, or do not answer in time.
     """
-    return asyncio.run(_plan(options, filters))
+    return asyncio.run(_plan(options))
 
 
-async def _plan(options: BatchOptions, filters: PushedFilters) -> list[TicketPayload]:
+async def _plan(options: BatchOptions) -> list[TicketPayload]:
     cluster = Cluster(
         parse_bootstrap(options.bootstrap_servers),
         client_id=options.client_id,
@@ -55,7 +54,7 @@ async def _plan(options: BatchOptions, filters: PushedFilters) -> list[TicketPay
         api_timeout_ms=options.api_timeout_ms,
     )
     try:
-        read = _BatchRead(cluster, options, filters)
+        read = _BatchRead(cluster, options)
         return await read.plan()
     finally:
         await cluster.close()
@@ -64,10 +63,9 @@ async def _plan(options: BatchOptions, filters: PushedFilters) -> list[TicketPay
 class _BatchRead:
     """One read, as brokers see the topics now."""
 
-    def __init__(self, cluster: Cluster, options: BatchOptions, filters: PushedFilters) -> None:
+    def __init__(self, cluster: Cluster, options: BatchOptions) -> None:
         self._cluster = cluster
         self._options = options
-        self._filters = filters
 
     async def plan(self) -> list[TicketPayload]:
         """See `plan_batch`."""
@@ -78,8 +76,7 @@ class _BatchRead:
         options.starting_offsets.check(every)
         options.ending_offsets.check(every)
         check_order(options.starting_offsets, options.ending_offsets, every)
-        partitions = [tp for tp in every if self._filters.may_have_rows(tp)]
-        ends = await self._ends(partitions)
+        ends = await self._ends(every)
         spans = await self._spans(ends) if ends else {}
         settings = options.read_settings()
         return [
@@ -147,7 +144,7 @@ class _BatchRead:
         return {tp: found.offset for tp, found in answers.found.items()}
 
     async def _spans(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, Span]:
-        """The offsets to read of each partition, by options and filters."""
+        """The offsets to read of each partition, by options."""
         partitions = sorted(ends)
         committed = await self._committed(partitions)  # first: a group at work may commit beyond listed ends
         firsts, ends, readable = await asyncio.gather(
@@ -156,11 +153,9 @@ class _BatchRead:
             self._list(partitions, messages.LATEST, isolation_level=int(self._options.read_committed)),
         )
         logs = {tp: LogRange(firsts[tp], max(firsts[tp], ends[tp])) for tp in partitions}
-        starts, stops, since = await asyncio.gather(
-            self._starts(logs, readable, committed), self._stops(logs, readable), self._since(readable)
-        )
+        starts, stops = await asyncio.gather(self._starts(logs, readable, committed), self._stops(logs, readable))
         self._check_found(starts, stops, readable)
-        return {tp: self._filters.within(Span(max(starts[tp], since.get(tp, 0)), stops[tp])) for tp in partitions}
+        return {tp: Span(starts[tp], stops[tp]) for tp in partitions}
 
     def _check_found(
         self,
@@ -220,13 +215,6 @@ class _BatchRead:
         self._check_settled(given, readable)
         rest = {tp: log_range for tp, log_range in logs.items() if tp not in given}
         return {**await self._looked_up(end, rest, readable), **given}
-
-    async def _since(self, readable: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The first offset of each partition that a filter on timestamps may let through."""
-        if self._filters.since_ms is None:
-            return {}
-        found = await self._at(dict.fromkeys(readable, self._filters.since_ms))
-        return {tp: found.get(tp, end) for tp, end in readable.items()}
 
     @staticmethod
     def _places(
