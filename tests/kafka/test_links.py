@@ -53,7 +53,7 @@ def created(cluster: Cluster, node: int, name: str, replicas: int) -> bool:
 def test_every_connection_between_nodes_goes_through_a_proxy(cluster: Cluster) -> None:
     nodes = cluster.node_ids
     between = {(source, node) for source in nodes for node in nodes if source != node}
-    wait_for(lambda: between <= cluster.links.seen, "each node to connect to each other one: each leads a partition", 60)
+    wait_for(lambda: between <= cluster.links.seen, "each node to fetch from each other one", 60)
     word_of(cluster, nodes[0])
     assert any(source == CLIENTS for source, _ in cluster.links.seen)
 
@@ -68,7 +68,7 @@ def test_a_broker_that_is_cut_off_goes_on_answering_what_it_knew(cluster: Cluste
     assert word_of(cluster, cut).keys() == {"orders"}
     cluster.links.fail(Faults(cuts=cut_off(cut, nodes)))
     try:
-        wait_for(lambda: word_of(cluster, others[0]).get("orders") == set(others), "the others to lead all", 60)
+        wait_for(lambda: word_of(cluster, others[0])["orders"] <= set(others), "the others to lead all", 60)
         wait_for(lambda: created(cluster, others[0], "later", len(others)), "the others to have a new topic", 180)
         assert word_of(cluster, cut).keys() == {"orders"}
     finally:
