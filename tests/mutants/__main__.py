@@ -1,4 +1,4 @@
-"""`make mutants ROOM=member SAMPLE=300 SEED=7`: exits with 1 if too many survive, or an equivalent mutant is none."""
+"""`make mutants ROOM=member SAMPLE=300 SEED=7`: exits with 1 if too many survive."""
 
 import argparse
 import subprocess
@@ -6,42 +6,19 @@ import sys
 from random import Random
 
 from mutants.mutmut_runs import mutants_of, outcomes_of, prepare, run
-from mutants.rooms import ROOT, Room, Settings, read_settings
-from mutants.verdict import (
-    KILLED,
-    TIMED_OUT,
-    Equivalent,
-    Verdict,
-    read_equivalents,
-    stale_equivalents,
-    table,
-    verdict_on,
-)
-
-EQUIVALENTS_FILE = ROOT / "conf" / "equivalent-mutants.toml"
+from mutants.rooms import Room, Settings, read_settings
+from mutants.verdict import KILLED, TIMED_OUT, Verdict, table, verdict_on
 
 
 def main() -> int:
     settings = read_settings()
     given = _arguments(settings)
-    equivalents = read_equivalents(EQUIVALENTS_FILE.read_text())
-    verdicts, stale = [], []
-    for room in settings.rooms:
-        if given.room in (None, room.name):
-            of_room = [entry for entry in equivalents if entry.room == room.name]
-            verdict, outdated = _try(room, of_room, settings, given)
-            verdicts.append(verdict)
-            stale += outdated
-    stale += [
-        f"{e.where}: there is no room {e.room}" for e in equivalents if e.room not in {r.name for r in settings.rooms}
-    ]
-    print(table(verdicts), *[f"{EQUIVALENTS_FILE.name}: {line}" for line in stale], sep="\n")
-    return 1 if stale or any(v.killed_percent < settings.killed_percent_min for v in verdicts) else 0
+    verdicts = [_try(room, settings, given) for room in settings.rooms if given.room in (None, room.name)]
+    print(table(verdicts))
+    return 1 if any(v.killed_percent < settings.killed_percent_min for v in verdicts) else 0
 
 
-def _try(
-    room: Room, equivalents: list[Equivalent], settings: Settings, given: argparse.Namespace
-) -> tuple[Verdict, list[str]]:
+def _try(room: Room, settings: Settings, given: argparse.Namespace) -> Verdict:
     folder = prepare(room, fresh=given.fresh)
     mutants, sentences_only = mutants_of(room, folder)
     wanted = [m for m in mutants if not given.only or given.only in m.where]
@@ -57,14 +34,14 @@ def _try(
         run(folder, names, given.jobs, settings.cpu_s_max)
         known = outcomes_of(room, folder)
     outcomes = {m.name: known[m.name] for m in sample if m.name in known}
-    verdict = verdict_on(room.name, mutants, outcomes, equivalents)
+    verdict = verdict_on(room.name, mutants, outcomes)
     for mutant in sorted(verdict.survivors, key=lambda m: m.name):
         print(
             f"\n{room.name}: {mutant.where} survived ({mutant.name.rpartition('__mutmut_')[2]})",
             *mutant.change,
             sep="\n",
         )
-    return verdict, stale_equivalents(mutants, outcomes, equivalents)
+    return verdict
 
 
 def _arguments(settings: Settings) -> argparse.Namespace:

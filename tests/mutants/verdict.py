@@ -1,7 +1,6 @@
-"""The verdict on a room: killed, survived, equivalent, and how far a sample can be believed. Pure."""
+"""The verdict on a room: killed, survived, and how far a sample can be believed. Pure."""
 
 import ast
-import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
@@ -21,16 +20,6 @@ class Mutant:
 
 
 @dataclass(frozen=True)
-class Equivalent:
-    """A change that no test can see, and why."""
-
-    room: str
-    where: str
-    change: tuple[str, ...]
-    reason: str
-
-
-@dataclass(frozen=True)
 class Verdict:
     """Figures of one room. The mutants that were tried stand for all `mutants`."""
 
@@ -39,33 +28,20 @@ class Verdict:
     tried: int
     killed: int
     timeouts: int
-    equivalent: int
     survivors: tuple[Mutant, ...]
 
     @property
-    def counted(self) -> int:
-        return self.tried - self.equivalent
-
-    @property
     def killed_percent(self) -> float:
-        return 100 * (self.killed + self.timeouts) / self.counted if self.counted else 0.0
+        return 100 * (self.killed + self.timeouts) / self.tried if self.tried else 0.0
 
     @property
     def interval_percent(self) -> tuple[float, float]:
         """Wilson's 95 % interval for all mutants of the room, or the figure itself where all of them were tried."""
-        if self.tried == self.mutants or not self.counted:
+        if self.tried == self.mutants or not self.tried:
             return self.killed_percent, self.killed_percent
-        z, n, p = 1.96, self.counted, self.killed_percent / 100
+        z, n, p = 1.96, self.tried, self.killed_percent / 100
         middle, half = p + z * z / (2 * n), z * sqrt(p * (1 - p) / n + z * z / (4 * n * n))
         return 100 * (middle - half) / (1 + z * z / n), 100 * (middle + half) / (1 + z * z / n)
-
-
-def read_equivalents(text: str) -> list[Equivalent]:
-    """The entries of `conf/equivalent-mutants.toml`."""
-    return [
-        Equivalent(entry["room"], entry["where"], tuple(entry["change"].strip().splitlines()), entry["reason"])
-        for entry in tomllib.loads(text).get("mutant", [])
-    ]
 
 
 def is_wording(before: str, after: str) -> bool:
@@ -97,9 +73,7 @@ def difference(before: str, after: str) -> tuple[str, ...]:
     )
 
 
-def verdict_on(
-    room: str, mutants: Collection[Mutant], outcomes: Mapping[str, str], equivalents: Sequence[Equivalent]
-) -> Verdict:
+def verdict_on(room: str, mutants: Collection[Mutant], outcomes: Mapping[str, str]) -> Verdict:
     """Sum up the outcomes of those that were tried.
 
     Raises:
@@ -109,42 +83,24 @@ def verdict_on(
     odd = {outcomes[m.name] for m in tried} - SURVIVED - KILLED - TIMED_OUT
     if odd:
         raise ValueError(f"room {room}: outcomes {', '.join(sorted(odd))}; is a test broken without any mutant?")
-    known = {(e.where, e.change) for e in equivalents}
-    survivors = [m for m in tried if outcomes[m.name] in SURVIVED]
     return Verdict(
         room=room,
         mutants=len(mutants),
         tried=len(tried),
         killed=sum(outcomes[m.name] in KILLED for m in tried),
         timeouts=sum(outcomes[m.name] in TIMED_OUT for m in tried),
-        equivalent=sum((m.where, m.change) in known for m in survivors),
-        survivors=tuple(m for m in survivors if (m.where, m.change) not in known),
+        survivors=tuple(m for m in tried if outcomes[m.name] in SURVIVED),
     )
-
-
-def stale_equivalents(
-    mutants: Collection[Mutant], outcomes: Mapping[str, str], equivalents: Sequence[Equivalent]
-) -> list[str]:
-    """One line for each entry of a room that is none of its mutants any more, or that a test kills."""
-    names = {(mutant.where, mutant.change): mutant.name for mutant in mutants}
-    lines = []
-    for entry in equivalents:
-        name, change = names.get((entry.where, entry.change)), " | ".join(entry.change)
-        if name is None:
-            lines.append(f"{entry.where} has no such mutant (any more): {change}")
-        elif outcomes.get(name) in KILLED:
-            lines.append(f"{entry.where}: a test kills {change}")
-    return lines
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
     """Figures of all rooms, as text."""
-    lines = ["room          mutants  tried  killed  timeouts  survived  equivalent    ratio"]
+    lines = ["room          mutants  tried  killed  timeouts  survived    ratio"]
     for v in verdicts:
         low, high = v.interval_percent
         sampled = "" if v.tried == v.mutants else f"  (95 %: {low:.1f} to {high:.1f} %)"
         lines.append(
             f"{v.room:12} {v.mutants:>8} {v.tried:>6} {v.killed:>7} {v.timeouts:>9} {len(v.survivors):>9}"
-            f" {v.equivalent:>11} {v.killed_percent:>6.1f} %{sampled}"
+            f" {v.killed_percent:>6.1f} %{sampled}"
         )
     return "\n".join(lines)

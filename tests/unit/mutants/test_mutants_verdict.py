@@ -1,20 +1,8 @@
-"""The verdict of `make mutants` on a run: figures, intervals, and wrong entries for equivalent mutants."""
-
-from textwrap import dedent
+"""The verdict of `make mutants` on a run: figures and intervals."""
 
 import pytest
 from mutants.rooms import read_settings
-from mutants.verdict import (
-    Equivalent,
-    Mutant,
-    Verdict,
-    difference,
-    is_wording,
-    read_equivalents,
-    stale_equivalents,
-    table,
-    verdict_on,
-)
+from mutants.verdict import Mutant, Verdict, difference, is_wording, table, verdict_on
 
 LESS = Mutant("a.x_f__mutmut_1", "a.f", ("- if x < 1:", "+ if x <= 1:"))
 NONE = Mutant("a.x_f__mutmut_2", "a.f", ("- y = x", "+ y = None"))
@@ -22,65 +10,33 @@ LOOP = Mutant("a.x_g__mutmut_1", "a.g", ("- break", "+ return"))
 UNTESTED = Mutant("a.x_h__mutmut_1", "a.h", ("- return 1", "+ return 2"))
 ALL = [LESS, NONE, LOOP, UNTESTED]
 OUTCOMES = {LESS.name: "survived", NONE.name: "killed", LOOP.name: "timeout", UNTESTED.name: "no tests"}
-HARMLESS = Equivalent("room", "a.f", LESS.change, "x is never 1")
 
 
 def test_a_mutant_that_no_test_calls_has_survived() -> None:
-    verdict = verdict_on("room", ALL, OUTCOMES, [])
+    verdict = verdict_on("room", ALL, OUTCOMES)
     assert (verdict.killed, verdict.timeouts, verdict.survivors) == (1, 1, (LESS, UNTESTED))
     assert verdict.killed_percent == 50
 
 
 def test_a_room_of_which_nothing_was_tried_has_not_passed() -> None:
-    assert verdict_on("room", ALL, {}, []).killed_percent == 0
-
-
-def test_an_equivalent_mutant_counts_neither_way() -> None:
-    verdict = verdict_on("room", ALL, OUTCOMES, [HARMLESS])
-    assert (verdict.equivalent, verdict.counted, verdict.survivors) == (1, 3, (UNTESTED,))
-    assert verdict.killed_percent == pytest.approx(200 / 3)
+    assert verdict_on("room", ALL, {}).killed_percent == 0
 
 
 def test_a_run_whose_tests_could_not_be_run_is_no_verdict() -> None:
     with pytest.raises(ValueError, match="suspicious"):
-        verdict_on("room", ALL, {LESS.name: "suspicious"}, [])
+        verdict_on("room", ALL, {LESS.name: "suspicious"})
 
 
 def test_the_interval_of_a_sample_is_wilson_s() -> None:
     """81 of 100: 72.2 to 87.5 % (Brown, Cai and DasGupta 2001, equation 4)."""
-    verdict = Verdict("room", mutants=1000, tried=100, killed=80, timeouts=1, equivalent=0, survivors=())
+    verdict = Verdict("room", mutants=1000, tried=100, killed=80, timeouts=1, survivors=())
     assert verdict.interval_percent == pytest.approx((72.2, 87.5), abs=0.05)
 
 
 def test_all_mutants_need_no_interval() -> None:
-    assert verdict_on("room", ALL, OUTCOMES, []).interval_percent == (50, 50)
-    assert "95 %" not in table([verdict_on("room", ALL, OUTCOMES, [])])
-    assert "95 %" in table([verdict_on("room", ALL, {LESS.name: "survived"}, [])])
-
-
-def test_an_entry_that_is_no_mutant_any_more_is_stale() -> None:
-    (line,) = stale_equivalents([NONE], {}, [HARMLESS])
-    assert "a.f has no such mutant" in line
-
-
-def test_an_entry_that_a_test_kills_is_stale() -> None:
-    assert stale_equivalents(ALL, OUTCOMES, [HARMLESS]) == []
-    (line,) = stale_equivalents(ALL, {LESS.name: "killed"}, [HARMLESS])
-    assert "a test kills" in line
-
-
-def test_entries_are_read_as_they_are_printed() -> None:
-    text = """
-        [[mutant]]
-        room = "room"
-        where = "a.f"
-        change = '''
-        - if x < 1:
-        + if x <= 1:
-        '''
-        reason = "x is never 1"
-    """
-    assert read_equivalents(dedent(text)) == [HARMLESS]
+    assert verdict_on("room", ALL, OUTCOMES).interval_percent == (50, 50)
+    assert "95 %" not in table([verdict_on("room", ALL, OUTCOMES)])
+    assert "95 %" in table([verdict_on("room", ALL, {LESS.name: "survived"})])
 
 
 def test_a_sentence_is_wording_and_a_name_is_not() -> None:
