@@ -70,7 +70,3 @@ class GroupView:
         generations = {seat.identity.generation for seat in self.seats}
         known = self.shares_known and self.ids_decided
         return known and all(seat.settled for seat in self.seats) and len(generations) == 1
-
-    def owner(self, partition: TopicPartition) -> SeatView | None:
-        """The seat that holds `partition`, None if none does."""
-        return next((seat for seat in self.seats if partition in seat.owned_since), None)

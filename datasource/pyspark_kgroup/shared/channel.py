@@ -15,7 +15,7 @@ since each side picks a nonce, nor reflected, since a code names its role. A man
 since a code names the server that is meant (version 1 did not). Later frames are neither encrypted nor signed: an
 attacker who can change packets between two hosts is not kept out.
 
-`Frames` and `Challenge` know no socket, so that an event loop can use them. `connect`, `accept` and `Channel` block.
+`Frames` and `Challenge` know no socket, so that an event loop can use them. `connect` and `Channel` block.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ from pyspark_kgroup.limits import (
     CHANNEL_HANDSHAKE_MS,
     CHANNEL_LOOK_UP_MS,
     CHANNEL_RECEIVE_BYTES,
-    CHANNEL_REQUEST_BYTES_MAX,
     CHANNEL_SEND_MS,
 )
 from pyspark_kgroup.shared.messages import QueryMessage, parse, to_json
@@ -190,7 +189,7 @@ def _hex(message: Message, name: str) -> bytes:
 
 
 class Channel:
-    """One end of a channel, made by `connect` and `accept`. One thread may send while another one receives.
+    """One end of a channel, made by `connect`. One thread may send while another one receives.
 
     Attributes:
         socket: a blocking one. No byte beyond the last received message was read from it.
@@ -325,24 +324,6 @@ def peer_is_us(sock: socket.socket) -> bool:
     """Whether the process at the other end of a Unix socket is of this user."""
     _, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return bool(uid == os.geteuid())
-
-
-def accept(
-    sock: socket.socket, key: bytes, server: str = REGISTRY, timeout_s: float = CHANNEL_HANDSHAKE_MS / 1000
-) -> Channel:
-    """Shake hands, as `server`, with the peer that has connected. `sock` is closed if that fails.
-
-    Raises:
-        ChannelEnded: the peer hung up, took too long, or sends data that are no frames.
-        KeyRefused: the peer does not hold `key`. It was not told whether we do.
-    """
-    channel = Channel(sock)
-    with _close_on_error(channel):
-        challenge = Challenge(key, server)
-        channel.send(challenge.message, timeout_s)
-        channel.send(challenge.answer(channel.receive(timeout_s)), timeout_s)
-        channel.trust(CHANNEL_REQUEST_BYTES_MAX)
-    return channel
 
 
 def _open_socket(address: tuple[str, int] | Path, timeout_s: float) -> socket.socket:

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as AssignedPartition
 
 from pyspark_kgroup.executor.read.consumer_security import credential_files, usable_here
-from pyspark_kgroup.executor.read.range_reader import RECORDS_AT_ONCE, RECORDS_FIRST, no_collection
+from pyspark_kgroup.executor.read.range_reader import RECORDS_AT_ONCE, RECORDS_FIRST
 from pyspark_kgroup.executor.read.records import record_batch
 from pyspark_kgroup.executor.sidecar.ahead import Ahead
 from pyspark_kgroup.executor.sidecar.prefetcher import CannotServe, Readable
@@ -22,6 +22,7 @@ from pyspark_kgroup.limits import ARROW_BATCH_BYTES_MAX, SEAT_SERVER_LOOK_S, SEA
 from pyspark_kgroup.shared.tickets import Leader
 from spark_kgroup.errors import KgroupError
 from spark_kgroup.model import TopicPartition
+from spark_kgroup.uncollected import uncollected
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +167,7 @@ class LibrdkafkaPrefetcher:
             CannotServe: a partition cannot be read.
         """
         records_max = min(RECORDS_AT_ONCE, min(ARROW_BATCH_BYTES_MAX, bytes_max) // self._record_bytes)
-        with no_collection():  # until the records are freed again, at the end of the call
+        with uncollected():  # until the records are freed again, at the end of the call
             first = self._consumer.poll(wait_s)
             if first is None:
                 return False

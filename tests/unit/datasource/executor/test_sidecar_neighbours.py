@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from harness.accepting import accept
 from harness.sidecars import Query, await_gone, read_on, sidecars_of, sleeping_executor
 from harness.waiting import wait_for
 
@@ -16,7 +17,7 @@ from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.executor.place import place_of
 from pyspark_kgroup.executor.worker.ticket_reader import Worker
 from pyspark_kgroup.limits import CHANNEL_REQUEST_BYTES_MAX
-from pyspark_kgroup.shared.channel import Channel, Message, accept, connect, new_key
+from pyspark_kgroup.shared.channel import Channel, Message, connect, new_key
 from pyspark_kgroup.shared.tickets import Executor, Mode
 
 NOBODY = 65534

@@ -13,11 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from harness.accepting import accept
 from harness.odd_servers import Listener
 
 from pyspark_kgroup.errors import ChannelEnded, KeyRefused
 from pyspark_kgroup.limits import CHANNEL_BYTES_MAX, CHANNEL_HANDSHAKE_BYTES_MAX, CHANNEL_REQUEST_BYTES_MAX
-from pyspark_kgroup.shared.channel import REGISTRY, Challenge, Channel, Frames, Message, accept, connect, frame, new_key
+from pyspark_kgroup.shared.channel import REGISTRY, Challenge, Channel, Frames, Message, connect, frame, new_key
 
 Pair = tuple[socket.socket, socket.socket]
 KEY = new_key()
