@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from random import Random
-from typing import Any
 
 from spark_kgroup.assignors import assignors_called
 from spark_kgroup.clock import monotonic_ms
@@ -43,6 +42,7 @@ from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.shares import Shares
 from spark_kgroup.runtime.topics import Topics
 from spark_kgroup.runtime.views import GroupView, SeatView
+from spark_kgroup.tasks import TaskSet
 from spark_kgroup.wire.cluster import Cluster
 from spark_kgroup.wire.responses import CommittedOffset
 
@@ -74,7 +74,7 @@ class Group:
         )
         self._sessions: dict[str | None, Session] = {}
         self._seat_tasks: dict[str | None, asyncio.Task[None]] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = TaskSet(self._on_failure)
         self._changed = asyncio.Event()
         self._leave_error = 0
         self._session_timeout_ms = settings.session_timeout_ms
@@ -110,16 +110,16 @@ class Group:
         for instance_id in self._seats():
             owned_before = previously_owned.get(instance_id, PreviouslyOwned())
             self._start_seat(instance_id, owned_before, replaced.get(instance_id, UNKNOWN_MEMBER_ID))
-        self._spawn(self._watch.run(), name="metadata watch")
-        self._spawn(self._neighbours.run(), name="neighbours")
+        self._tasks.begin(self._watch.run(), name="metadata watch")
+        self._tasks.begin(self._neighbours.run(), name="neighbours")
         if self.settings.pattern is not None:
-            self._spawn(self._follow_pattern(), name="topics of the pattern")
+            self._tasks.begin(self._follow_pattern(), name="topics of the pattern")
         if self.settings.group_protocol == CONSUMER:
-            self._spawn(self._shares.run(), name="shares")
+            self._tasks.begin(self._shares.run(), name="shares")
         if self.settings.own_ids:
-            self._spawn(self._own_ids.run(), name="own member ids")
+            self._tasks.begin(self._own_ids.run(), name="own member ids")
         elif not self._own_ids.decided:
-            self._spawn(self._own_ids.decide(), name="own member ids")
+            self._tasks.begin(self._own_ids.decide(), name="own member ids")
 
     def _start_seat(self, instance_id: str | None, owned_before: PreviouslyOwned, replaces: str) -> None:
         session = Session(
@@ -132,22 +132,12 @@ class Group:
             self._match_now if self.settings.pattern is not None else None,
         )
         self._sessions[instance_id] = session
-        self._seat_tasks[instance_id] = self._begin(session.run(), name=f"seat {instance_id}")
+        self._seat_tasks[instance_id] = self._tasks.begin(session.run(), name=f"seat {instance_id}")
 
-    def _spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
-        self._tasks.append(self._begin(work, name=name))
-
-    def _begin(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name=name)
-        task.add_done_callback(self._on_done)
-        return task
-
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (bug := task.exception()) is not None:
-            # No code awaits these tasks: without this, seats would go on without the work of the task.
-            for session in self._sessions.values():
-                session.fail(GroupError(str(bug)) if isinstance(bug, KgroupError) else bug)  # one for each: it is named
-            self._changed.set()
+    def _on_failure(self, bug: BaseException) -> None:
+        for session in self._sessions.values():
+            session.fail(GroupError(str(bug)) if isinstance(bug, KgroupError) else bug)  # one for each: it is named
+        self._changed.set()
 
     async def _follow_pattern(self) -> None:
         """Match the pattern each `metadata_max_age_ms`, with one rebalance for all topics that came and went."""
@@ -265,10 +255,7 @@ class Group:
         failed = [self._seat_tasks[seat] for seat, session in self._sessions.items() if session.failure is not None]
         if failed:  # a dynamic member that has failed is leaving
             await asyncio.wait(failed, timeout=LEAVE_TIMEOUT_MS / 1000)
-        tasks = [*self._seat_tasks.values(), *self._tasks]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.end()
         await self.offsets.close()
         await self._cluster.close()
 

@@ -31,6 +31,7 @@ from spark_kgroup.model import UNKNOWN_MEMBER_ID, ErrorCode, MemberIdentity, Top
 from spark_kgroup.runtime.consumer_calls import ConsumerCalls
 from spark_kgroup.runtime.machines import machine_of
 from spark_kgroup.runtime.translate import Asked, to_event, to_message
+from spark_kgroup.tasks import TaskSet
 from spark_kgroup.threads import in_a_thread
 from spark_kgroup.uncollected import uncollected
 from spark_kgroup.wire.address import Address
@@ -97,7 +98,7 @@ class Session:
         self._connecting: asyncio.Task[None] | None = None
         self._connected_to: Address | None = None
         """Where its last connection led."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet(self.fail)
         self._hidden: set[str] = set()
 
     @property
@@ -146,7 +147,7 @@ class Session:
         if isinstance(effect, contract.Connect):
             self._reconnect(effect.reason)
         elif isinstance(effect, contract.Work | Ask | ResolveTopics):
-            self._spawn(self._do(effect))
+            self._tasks.begin(self._do(effect))
         else:
             self._note(effect)
             self._observer(self, effect)
@@ -189,25 +190,13 @@ class Session:
 
     # ------------------------------------------------------------------------------------------- the outside
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_done)
-        return task
-
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (bug := task.exception()) is not None:
-            # No code awaits these tasks: without this, a bug would be a member that waits forever.
-            self.fail(bug)
-
     def _reconnect(self, reason: str) -> None:
         # The old connection does not count from this moment: a late answer or error on it must not reach the machine.
         old, self._connection = self._connection, None
         if old is not None:
-            self._spawn(old.close())
+            self._tasks.begin(old.close())
         if self._connecting is None or self._connecting.done():
-            self._connecting = self._spawn(self._connect(reason, first=self._connecting is None))
+            self._connecting = self._tasks.begin(self._connect(reason, first=self._connecting is None))
 
     async def _connect(self, reason: str, *, first: bool) -> None:
         log.debug("%s: looking for the coordinator (%s)", self._name, reason)
@@ -471,12 +460,8 @@ class Session:
         return f"{self.config.group}/{self.config.instance_id or self.machine.identity.member_id or 'new member'}"
 
     async def _stop(self) -> None:
-        current = asyncio.current_task()
-        pending = [task for task in self._tasks if task is not current]
-        for task in pending:
-            task.cancel()
         try:
-            await asyncio.gather(*pending, return_exceptions=True)
+            await self._tasks.end()
         finally:  # 1. A session stops by itself. 2. The group is closed, and cancels it. Its socket must go
             connection, self._connection = self._connection, None
             if connection is not None:

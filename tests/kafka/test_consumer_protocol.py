@@ -56,10 +56,7 @@ async def started(settings: GroupSettings) -> AsyncIterator[Group]:
 
 async def kill(group: Group) -> None:
     """End it as SIGKILL would, without a word to the group."""
-    tasks = [*group._seat_tasks.values(), *group._tasks]
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await group._tasks.end()
     await group._cluster.close()
 
 

@@ -15,6 +15,7 @@ ROOMS = {
     "model": set(),
     "limits": set(),
     "clock": set(),
+    "tasks": set(),
     "uncollected": set(),
     "threads": set(),
     "seat_note": set(),
@@ -25,7 +26,8 @@ ROOMS = {
     "assignors": BASE | {"uncollected", "threads"},
     "member": BASE | {"assignors", "rights"},
     "wire": BASE | {"threads", "rights"},
-    "runtime": BASE | {"clock", "rights", "uncollected", "threads", "assignors", "member", "wire", "topic_pattern"},
+    "runtime": BASE
+    | {"clock", "tasks", "rights", "uncollected", "threads", "assignors", "member", "wire", "topic_pattern"},
     "membership": BASE | {"assignors", "member", "wire", "runtime"},
     "testing": BASE | {"threads"},
     "admin": BASE | {"uncollected", "assignors", "member", "wire", "runtime", "testing", "seat_note", "topic_pattern"},

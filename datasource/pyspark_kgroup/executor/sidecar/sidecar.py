@@ -16,11 +16,11 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import pyarrow as pa
 
@@ -54,6 +54,7 @@ from pyspark_kgroup.shared.messages import (
 )
 from pyspark_kgroup.shared.tickets import Executor, SidecarAddress
 from pyspark_kgroup.shared.unauthenticated import Unauthenticated
+from spark_kgroup.tasks import TaskSet
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ class Sidecar:
         self._network = network
         self._processes = SeatProcesses(parameters.executor.cores or available_cpus())
         self._queries: dict[str, SidecarQuery] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet(self._on_failure)
 
     async def run(self, asked: AddQuery, registry: socket.socket, tell: Callable[[Ready | CannotStart], None]) -> str:
         """Serve until the sidecar is to end. Returns why.
@@ -113,11 +114,11 @@ class Sidecar:
         loop.add_signal_handler(signal.SIGTERM, self._end, "it has got SIGTERM")
         local = self._accept(self._listener, self._place.server, self._answer, peer_is_us)
         for lasting in (local, self._look_for_idle()):
-            self._begin(lasting)
+            self._tasks.begin(lasting)
         tell(await self._add_query(asked, registry))
         if self._network is not None:
             network, address = self._network
-            self._begin(self._accept(network, address.server, self._answer_other, _keep_alive))
+            self._tasks.begin(self._accept(network, address.server, self._answer_other, _keep_alive))
         try:
             return await self._over
         finally:
@@ -129,16 +130,9 @@ class Sidecar:
         if not self._over.done():
             self._over.set_result(why)
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_done)
-
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (problem := task.exception()) is not None:
-            log.error("The sidecar has failed.", exc_info=problem)
-            self._end(f"it has failed: {problem!r}")
+    def _on_failure(self, problem: BaseException) -> None:
+        log.error("The sidecar has failed.", exc_info=problem)
+        self._end(f"it has failed: {problem!r}")
 
     async def _look_for_idle(self) -> None:
         while True:
@@ -163,7 +157,7 @@ class Sidecar:
         except ChannelEnded as problem:
             await self._forget(asked.query, str(problem))
             return CannotStart(reason=str(problem))
-        self._begin(self._serve(asked.query, query))
+        self._tasks.begin(self._serve(asked.query, query))
         return Ready()
 
     async def _serve(self, name: str, query: SidecarQuery) -> None:
@@ -217,7 +211,7 @@ class Sidecar:
             if (too_many := unauthenticated.add(client, address[0] if address else "")) is not None:
                 with suppress(OSError):
                     too_many.shutdown(socket.SHUT_RDWR)  # its `_hear` closes it
-            self._begin(self._hear(client, server, answer, unauthenticated, room))
+            self._tasks.begin(self._hear(client, server, answer, unauthenticated, room))
             await room.acquire()  # the descriptor of a peer that goes is closed BEFORE the next peer gets one
 
     async def _hear(

@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
-from typing import Any, Literal
+from typing import Literal
 
 from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.executor.sidecar.seat_processes import SeatProcesses, Server, Share
@@ -36,6 +35,7 @@ from pyspark_kgroup.shared.messages import (
     WorkerGone,
 )
 from pyspark_kgroup.shared.tickets import Executor, ReadSettings, SidecarAddress
+from spark_kgroup.tasks import TaskSet
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class SidecarQuery:
         self._servers: dict[str, Server] = {}
         self._reads_as: Read | None = None  # the last request of this executor's own workers
         self._asked_at_s = time.monotonic()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet(self._on_failure)
         self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def greet(self, address: SidecarAddress | None) -> None:
@@ -92,7 +92,7 @@ class SidecarQuery:
         Raises:
             ChannelEnded: the registry does not answer, or is another query's.
         """
-        self._begin(self._registry.hear())
+        self._tasks.begin(self._registry.hear())
         match await self._registry.ask(
             Hello(query=self._query, executor=self._executor, sidecar=True, address=address)
         ):
@@ -105,35 +105,27 @@ class SidecarQuery:
 
     async def run(self) -> str:
         """Serve until the query is over, and say why."""
-        self._begin(self._beat())
+        self._tasks.begin(self._beat())
         return await self._over
 
     async def end(self) -> None:
         """End the servers (`Server.end`), and close the connection to the registry."""
         for server in self._servers.values():
             server.end()
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.end()
         for name in list(self._servers):
             self._let_go(name)
         self._link.socket.close()
         self._share.close()
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_done)
-
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (problem := task.exception()) is not None and not self._over.done():
-            if isinstance(problem, ChannelEnded):
-                self._over.set_result(f"its connection to the registry has ended: {problem}")
-            else:
-                log.error("The sidecar has failed.", exc_info=problem)
-                self._over.set_result(f"it has failed: {problem!r}")
+    def _on_failure(self, problem: BaseException) -> None:
+        if self._over.done():
+            return
+        if isinstance(problem, ChannelEnded):
+            self._over.set_result(f"its connection to the registry has ended: {problem}")
+        else:
+            log.error("The sidecar has failed.", exc_info=problem)
+            self._over.set_result(f"it has failed: {problem!r}")
 
     async def _beat(self) -> None:
         """Tell the registry that we live. Its answer names the seats that have their home here still."""
@@ -251,7 +243,7 @@ class SidecarQuery:
             except OSError as problem:
                 log.warning("There is no server for seat %s: its workers read directly. %s", name, problem)
                 return None
-            self._begin(self._follow(name, self._servers[name]))
+            self._tasks.begin(self._follow(name, self._servers[name]))
         server = self._servers[name]
         return None if server.busy or server.ended else server
 
