@@ -20,11 +20,18 @@ VENV       := .venv
 BIN        := $(VENV)/bin
 SPARK_VENV := .venv-spark-$(SPARK)
 WHEEL_DIR  := .build/wheel
-# What is tested is what is locked: pip takes these versions of everything, also of what builds the packages.
+# What is tested is what is locked: pip takes these versions of everything, also of what builds the packages, and no
+# file with another hash. (--no-require-hashes lets it install this project, and a PySpark that has no file there.)
 VERSIONS   := conf/versions.txt
+HASHED     := --no-require-hashes --constraint $(VERSIONS)
+DEV_SPARK  := $(shell sed -n 's/^ *"pyspark==\([^"]*\)".*/\1/p' pyproject.toml)
+OF_DEV     := --constraint conf/pyspark/$(DEV_SPARK).txt
+OF_SPARK   := $(patsubst %,--constraint %,$(wildcard conf/pyspark/$(SPARK).txt))
 # In a terminal, pip shows how far it is; elsewhere make shows each command before it runs.
 QUIET      := $(shell test -t 2 || echo --quiet)
-PIP_ARGS   := $(QUIET) --constraint $(VERSIONS) --build-constraint $(VERSIONS)
+PIP_ARGS   := $(QUIET) $(HASHED) --build-constraint $(VERSIONS)
+# pip itself comes from its own lines there: the pip that Python brings does not know --no-require-hashes.
+PIP_LINES  := sed -n '/^pip==/,/[^\\]$$/p' $(VERSIONS)
 NATIVE     := datasource/pyspark_kgroup/executor/native/records.c hatch_build.py
 SOURCES    := $(shell find spark_kgroup datasource -name '*.py' -o -name '*.pins' -o -name 'py.typed') $(NATIVE)
 
@@ -39,9 +46,9 @@ setup: $(VENV)/.ready $(VENV)/.native  ## build .venv in place
 $(VENV)/.ready: pyproject.toml $(VERSIONS)
 	@echo 'Making $(VENV): some minutes at first (500 MB).'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install $(QUIET) --constraint $(VERSIONS) --upgrade pip
-	$(BIN)/pip install $(PIP_ARGS) --group dev
-	$(BIN)/pip install $(QUIET) --constraint $(VERSIONS) --no-build-isolation --editable '.[cli,testing]'  # with what dev has just brought
+	$(PIP_LINES) | $(BIN)/python -m pip install $(QUIET) --requirement /dev/stdin
+	$(BIN)/pip install $(PIP_ARGS) $(OF_DEV) --group dev
+	$(BIN)/pip install $(QUIET) $(HASHED) $(OF_DEV) --no-build-isolation --editable '.[cli,testing]'  # with what dev has just brought
 	@touch $@
 
 $(VENV)/.native: $(VENV)/.ready $(NATIVE)
@@ -210,8 +217,8 @@ $(WHEEL_DIR)/.built: $(VENV)/.ready $(SOURCES) pyproject.toml README.md
 $(SPARK_VENV)/.ready: pyproject.toml $(VERSIONS)
 	@echo 'Making $(SPARK_VENV): some minutes at first (600 MB).'
 	$(PYTHON) -m venv $(SPARK_VENV)
-	$(SPARK_VENV)/bin/python -m pip install $(QUIET) --constraint $(VERSIONS) --upgrade pip
-	$(SPARK_VENV)/bin/pip install $(PIP_ARGS) 'pyspark[connect]==$(SPARK)' --group spark-tests
+	$(PIP_LINES) | $(SPARK_VENV)/bin/python -m pip install $(QUIET) --requirement /dev/stdin
+	$(SPARK_VENV)/bin/pip install $(PIP_ARGS) $(OF_SPARK) 'pyspark[connect]==$(SPARK)' --group spark-tests
 	cd tests && PYTHONPATH=. ../$(SPARK_VENV)/bin/python -P -m harness.compiled_archives
 	@touch $@
 
@@ -223,13 +230,18 @@ $(SPARK_VENV)/.installed: $(SPARK_VENV)/.ready $(WHEEL_DIR)/.built
 # One resolution of everything that any environment here needs, on the oldest Python that is supported: what runs on it
 # runs on newer ones. PySpark is left out, since each Spark environment names its own, and py4j comes with it.
 LOCK_VENV  := .build/lock
+WITH_HASHES = $(LOCK_VENV)/bin/uv pip compile --quiet --generate-hashes --no-header --no-annotate --python-version 3.11.5
 lock:  ## lock the newest versions that pyproject.toml allows (needs Python 3.11), and the hashes of Kafka's jars
 	$(PYTHON) -c 'import sys; assert sys.version_info[:2] == (3, 11), "lock with the oldest Python: make lock PYTHON=python3.11"'
 	$(PYTHON) -m venv --clear $(LOCK_VENV)
-	$(LOCK_VENV)/bin/python -m pip install --quiet --upgrade pip setuptools  # setuptools builds PySpark
+	$(LOCK_VENV)/bin/python -m pip install --quiet --upgrade pip setuptools uv  # setuptools builds PySpark
 	$(LOCK_VENV)/bin/pip install --quiet '.[cli,testing]' 'pyspark[connect]==$(SPARK)' --group dev --group spark-tests --group mutants
-	{ echo '# What CI tests with; `make lock` writes this file. PySpark has its version in the Makefile and pyproject.toml.'; \
-	  $(LOCK_VENV)/bin/pip freeze --all | grep -vE '^(spark-kgroup|pyspark|py4j)\b'; } >$(VERSIONS)
+	$(LOCK_VENV)/bin/pip freeze --all | grep -vE '^(spark-kgroup|pyspark|py4j|uv)\b' >$(LOCK_VENV)/versions.in
+	{ echo '# What CI installs, and the hashes of all its files; `make lock` writes this file. PySpark has conf/pyspark.'; \
+	  $(WITH_HASHES) --no-deps --universal $(LOCK_VENV)/versions.in; } >$(VERSIONS)
+	rm -rf conf/pyspark && mkdir conf/pyspark
+	set -e; for release in $(SPARK_VERSIONS); do \
+	  echo pyspark==$$release | $(WITH_HASHES) - >conf/pyspark/$$release.txt; done
 	$(LOCK_VENV)/bin/python -c 'from spark_kgroup.testing.kafka_jars import write_pins; write_pins()'
 
 demo: setup  ## flights through a real consumer group, then the group as Kafka itself sees it
