@@ -150,7 +150,7 @@ class ChaosWorld:
             rights=(GROUP, topics),
             visits=self._visits,
             folder=self.folder,
-            is_read=lambda topic: not any(name.startswith(topic) for name in self._behind()),
+            is_read=self._is_read,
         )
 
     def _peer_lane(self, name: str, new_peer: Callable[[str], AnyPeer]) -> PeerLane:
@@ -272,15 +272,31 @@ class ChaosWorld:
 
         An error -> (0, 0) as long as the cluster does not say.
         """
-        all_of_them = [KafkaPartition(topic, p) for topic, count in self._counts.items() for p in range(count)]
-        admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap_servers})  # a new one, as in harness.groups
         try:
-            committed = _committed(admin, all_of_them)
-            ends = admin.list_offsets({tp: OffsetSpec.latest() for tp in all_of_them})  # type: ignore[no-untyped-call]
-            found = {f"{tp.topic}-{tp.partition}": (committed[tp], ends[tp].result(10).offset) for tp in all_of_them}
+            return {name: pair for name, pair in self._positions().items() if pair[0] != pair[1]}
         except (KafkaException, TimeoutError) as problem:
             return {str(problem): (0, 0)}
-        return {name: pair for name, pair in found.items() if pair[0] != pair[1]}
+
+    def _is_read(self, topic: str) -> bool:
+        """Whether the group has committed all of a topic. A cluster that does not answer is no sign of that."""
+        try:
+            positions = self._positions()
+        except (KafkaException, TimeoutError):
+            return False
+        return all(at == end for name, (at, end) in positions.items() if name.rpartition("-")[0] == topic)
+
+    def _positions(self) -> dict[str, tuple[int, int]]:
+        """Partition -> (committed, log end).
+
+        Raises:
+            KafkaException: the cluster does not say.
+            TimeoutError: it does not say in time.
+        """
+        all_of_them = [KafkaPartition(topic, p) for topic, count in self._counts.items() for p in range(count)]
+        admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap_servers})  # a new one, as in harness.groups
+        committed = _committed(admin, all_of_them)
+        ends = admin.list_offsets({tp: OffsetSpec.latest() for tp in all_of_them})  # type: ignore[no-untyped-call]
+        return {f"{tp.topic}-{tp.partition}": (committed[tp], ends[tp].result(10).offset) for tp in all_of_them}
 
     def evidence(self) -> Evidence:
         """Read all evidence, stop the cluster, and look for processes that are left."""
