@@ -32,7 +32,7 @@ class OperatorLane(Lane):
 
     Args:
         folder: for the files of Kafka's tools.
-        is_read: whether the group has read all of a topic.
+        is_read: whether the group has read all of a topic, which has at least so many records.
     """
 
     name = "operator"
@@ -48,7 +48,7 @@ class OperatorLane(Lane):
         rights: tuple[str, Sequence[str]],
         visits: Visits,
         folder: Path,
-        is_read: Callable[[str], bool],
+        is_read: Callable[[str, int], bool],
     ) -> None:
         super().__init__(events, say, over)
         self._cluster = cluster
@@ -147,5 +147,5 @@ class OperatorLane(Lane):
 
     def _recreate(self, event: Event) -> None:
         self._say(event.fault.value)
-        done = self._visits.recreate(lambda: self._is_read(VISITS))
+        done = self._visits.recreate(lambda records: self._is_read(VISITS, records))
         self._say("it is there again" if done else "it was not read in time, and is left as it is")

@@ -77,6 +77,11 @@ class Producing:
         return self._strand.failure(timeout_s)
 
     @property
+    def acknowledged(self) -> int:
+        """How many records the cluster has acknowledged by now."""
+        return len(self._acknowledged_at_s)
+
+    @property
     def produced(self) -> Iterator[Produced]:
         """Every record that was sent, in that order, once it has ended."""
         for value, (number, topic, partition) in self._sent.items():

@@ -33,6 +33,7 @@ class Visits:
         self._kafka = kafka
         self._seed = seed
         self._producers: list[Producing] = []
+        self._life_began_with = 0
 
     def begin(self) -> None:
         """Make the topic, and produce to it."""
@@ -50,18 +51,24 @@ class Visits:
     def producers(self) -> list[Producing]:
         return self._producers
 
-    def recreate(self, is_read: Callable[[], bool]) -> bool:
-        """Delete the topic and make it again. False if it was not read in time, and is left as it is."""
+    def recreate(self, is_read: Callable[[int], bool]) -> bool:
+        """Delete the topic and make it again. False if it was not read in time, and is left as it is.
+
+        Args:
+            is_read: whether all of it was read, where it has at least so many records.
+        """
         self._producers[-1].stop()
         assert self._producers[-1].failure() is None
         deadline = time.monotonic() + _READ_TIMEOUT_S
-        while not (read := is_read()) and time.monotonic() < deadline:
+        records = sum(producer.acknowledged for producer in self._producers[self._life_began_with :])
+        while not (read := is_read(records)) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         if read:
             self.earlier.append(collect.committed_records(self._kafka.bootstrap_servers, VISITS))
             self._kafka.admin.delete_topics([VISITS])[VISITS].result(30)
             self.recreated.append(Recreated(VISITS, time.time()))
             self._create_again()
+            self._life_began_with = len(self._producers)
         self._produce()
         return read
 

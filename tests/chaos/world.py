@@ -277,13 +277,17 @@ class ChaosWorld:
         except (KafkaException, TimeoutError) as problem:
             return {str(problem): (0, 0)}
 
-    def _is_read(self, topic: str) -> bool:
-        """Whether the group has committed all of a topic. A cluster that does not answer is no sign of that."""
+    def _is_read(self, topic: str, records: int) -> bool:
+        """Whether the group has committed all of a topic with at least so many records.
+
+        A cluster that does not answer is no sign of that, and neither is a broker that does not know the end.
+        """
         try:
             positions = self._positions()
         except (KafkaException, TimeoutError):
             return False
-        return all(at == end for name, (at, end) in positions.items() if name.rpartition("-")[0] == topic)
+        of_topic = [pair for name, pair in positions.items() if name.rpartition("-")[0] == topic]
+        return all(at == end for at, end in of_topic) and sum(end for _, end in of_topic) >= records
 
     def _positions(self) -> dict[str, tuple[int, int]]:
         """Partition -> (committed, log end).
