@@ -12,12 +12,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 
-from pyspark_kgroup.driver.boundary.commits import Commits
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.driver.boundary.crossing import Crossing
-from pyspark_kgroup.driver.boundary.group_port import GroupPort
-from pyspark_kgroup.driver.boundary.ledger import Ledger
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
-from pyspark_kgroup.options.parser import SourceOptions
 from spark_kgroup.errors import GroupUnsettled
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime.views import GroupView
@@ -28,14 +25,12 @@ log = logging.getLogger(__name__)
 class Acknowledgement:
     """Keeps since when each partition waits for an acknowledged commit."""
 
-    def __init__(
-        self, group: GroupPort, options: SourceOptions, ledger: Ledger, commits: Commits, clock: Callable[[], int]
-    ) -> None:
-        self._group = group
-        self._options = options
-        self._ledger = ledger
-        self._commits = commits
-        self._clock = clock
+    def __init__(self, context: BoundaryContext) -> None:
+        self._group = context.group
+        self._options = context.options
+        self._ledger = context.ledger
+        self._commits = context.commits
+        self._clock = context.clock
         self._missing_since_ms: dict[TopicPartition, int] = {}
 
     def wait_for_commits(self, crossing: Crossing) -> None:

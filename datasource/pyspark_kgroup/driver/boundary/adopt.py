@@ -10,15 +10,14 @@ acknowledged is not adopted, and there is no batch meanwhile.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 
 from pyspark_kgroup.driver.boundary.acknowledgement import Acknowledgement, changed_from
-from pyspark_kgroup.driver.boundary.commits import Commits
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.driver.boundary.crossing import Crossing
 from pyspark_kgroup.driver.boundary.former_seats import FormerSeats
-from pyspark_kgroup.driver.boundary.group_port import GroupPort
 from pyspark_kgroup.driver.boundary.hand_over import HandOver
-from pyspark_kgroup.driver.boundary.ledger import Holding, Ledger, holders_of
+from pyspark_kgroup.driver.boundary.ledger import Holding, holders_of
 from pyspark_kgroup.driver.boundary.odd_commits import OddCommits
 from pyspark_kgroup.driver.boundary.stop_offsets import StopOffsets
 from pyspark_kgroup.driver.timestamps import check_without_record
@@ -27,7 +26,6 @@ from pyspark_kgroup.offsets.adoption import Committed, Start, adopted_start, per
 from pyspark_kgroup.offsets.data_loss import out_of_log
 from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
 from pyspark_kgroup.options.offset_bound import LATEST, Place
-from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.values import join
 from spark_kgroup.errors import OptionError
 from spark_kgroup.model import TopicPartition
@@ -41,27 +39,22 @@ class Adoption:
 
     def __init__(
         self,
-        group: GroupPort,
-        options: SourceOptions,
-        ledger: Ledger,
-        commits: Commits,
+        context: BoundaryContext,
         hand_over: HandOver,
         former_seats: FormerSeats,
         acknowledgement: Acknowledgement,
-        odd_commits: OddCommits,
         stops: StopOffsets,
-        clock: Callable[[], int],
     ) -> None:
-        self._group = group
-        self._options = options
-        self._ledger = ledger
-        self._commits = commits
+        self._group = context.group
+        self._options = context.options
+        self._ledger = context.ledger
+        self._commits = context.commits
+        self._clock = context.clock
         self._hand_over = hand_over
         self._former_seats = former_seats
         self._acknowledgement = acknowledgement
-        self._odd_commits = odd_commits
         self._stops = stops
-        self._clock = clock
+        self._odd_commits = OddCommits(context.options, context.us)
 
     def adopt_what_arrived(self, crossing: Crossing) -> bool:
         """Adopt partitions that arrived, and return whether there may be a batch.

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.driver.boundary.crossing import Crossing
-from pyspark_kgroup.driver.boundary.ledger import Ledger
 from pyspark_kgroup.driver.boundary.stop_offsets import StopOffsets
 from pyspark_kgroup.offsets.plan import NO_LIMIT, Limit, apply_limit, apply_limit_in_bytes, in_turn
-from pyspark_kgroup.options.parser import SourceOptions
 from spark_kgroup.model import TopicPartition
 
 
@@ -30,18 +29,13 @@ class BatchEnd:
     """
 
     def __init__(
-        self,
-        options: SourceOptions,
-        ledger: Ledger,
-        stops: StopOffsets,
-        clock: Callable[[], int],
-        record_bytes: Callable[[str], float | None],
+        self, context: BoundaryContext, stops: StopOffsets, record_bytes: Callable[[str], float | None]
     ) -> None:
         self.waits = False
-        self._options = options
-        self._ledger = ledger
+        self._options = context.options
+        self._ledger = context.ledger
+        self._clock = context.clock
         self._stops = stops
-        self._clock = clock
         self._record_bytes = record_bytes
         self._last_in_turn: TopicPartition | None = None
         self._last_batch_ms: int | None = None

@@ -17,12 +17,12 @@ from pyspark_kgroup.driver.boundary.acknowledgement import Acknowledgement
 from pyspark_kgroup.driver.boundary.adopt import Adoption
 from pyspark_kgroup.driver.boundary.batch_end import BatchEnd
 from pyspark_kgroup.driver.boundary.commits import Commits
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.driver.boundary.crossing import Crossing
 from pyspark_kgroup.driver.boundary.former_seats import FormerSeats
 from pyspark_kgroup.driver.boundary.group_port import GroupPort
 from pyspark_kgroup.driver.boundary.hand_over import HandOver
 from pyspark_kgroup.driver.boundary.ledger import Ledger, holders_of
-from pyspark_kgroup.driver.boundary.odd_commits import OddCommits
 from pyspark_kgroup.driver.boundary.orphans import Orphans
 from pyspark_kgroup.driver.boundary.rest import Rest
 from pyspark_kgroup.driver.boundary.scale_down import ScaleDown
@@ -74,19 +74,17 @@ class Boundary:
         self._options = options
         self._ledger = ledger = Ledger(options.subscription)
         self._commits = commits = Commits(group, options, ledger, us)
-        self._hand_over = hand_over = HandOver(group, ledger, commits)
-        self._former_seats = former_seats = FormerSeats(group, options, commits, earlier_seats)
-        self._settling = Settling(group, options, ledger, hand_over, former_seats, clock)
-        self._orphans = Orphans(group, commits, hand_over)
-        self._acknowledgement = acknowledgement = Acknowledgement(group, options, ledger, commits, clock)
+        context = BoundaryContext(group=group, options=options, ledger=ledger, commits=commits, us=us, clock=clock)
+        self._hand_over = hand_over = HandOver(context)
+        former_seats = FormerSeats(context, earlier_seats)
+        self._settling = Settling(context, hand_over, former_seats)
+        self._orphans = Orphans(context, hand_over)
+        self._acknowledgement = acknowledgement = Acknowledgement(context)
         self.stops = stops = StopOffsets(group, options)
-        odd_commits = OddCommits(options, us)
-        self._adoption = Adoption(
-            group, options, ledger, commits, hand_over, former_seats, acknowledgement, odd_commits, stops, clock
-        )
-        self._batch_end = BatchEnd(options, ledger, stops, clock, record_bytes)
+        self._adoption = Adoption(context, hand_over, former_seats, acknowledgement, stops)
+        self._batch_end = BatchEnd(context, stops, record_bytes)
         self._rest = Rest(group, options)
-        self._scale_down = ScaleDown(group, ledger)
+        self._scale_down = ScaleDown(context)
         self.logs = TopicLogs(group, options, clock, bounded=bounded)
         self.members: Mapping[str, str] = {}
 

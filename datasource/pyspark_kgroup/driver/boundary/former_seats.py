@@ -12,10 +12,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from pyspark_kgroup.driver.boundary.commits import Commits, SeatShare
+from pyspark_kgroup.driver.boundary.commits import SeatShare
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.driver.boundary.crossing import Crossing
-from pyspark_kgroup.driver.boundary.group_port import GroupPort
-from pyspark_kgroup.options.parser import SourceOptions
 from spark_kgroup.model import NO_GENERATION, DescribedGroup, DescribedMember, ErrorCode, TopicPartition
 from spark_kgroup.runtime.views import GroupView, SeatView
 
@@ -25,12 +24,10 @@ log = logging.getLogger(__name__)
 class FormerSeats:
     """Makes former seats leave."""
 
-    def __init__(
-        self, group: GroupPort, options: SourceOptions, commits: Commits, earlier_seats: Collection[str]
-    ) -> None:
-        self._group = group
-        self._options = options
-        self._commits = commits
+    def __init__(self, context: BoundaryContext, earlier_seats: Collection[str]) -> None:
+        self._group = context.group
+        self._options = context.options
+        self._commits = context.commits
         self._earlier_seats = earlier_seats
         self._left_alone: frozenset[str] = frozenset()
         self._left_in_generation: int | None = None

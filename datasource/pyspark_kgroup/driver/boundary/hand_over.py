@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pyspark_kgroup.driver.boundary.commits import Commits, SeatShare
+from pyspark_kgroup.driver.boundary.commits import SeatShare
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.driver.boundary.crossing import Crossing
-from pyspark_kgroup.driver.boundary.group_port import GroupPort
-from pyspark_kgroup.driver.boundary.ledger import Ledger
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS
 from spark_kgroup.model import MemberIdentity, TopicPartition
 from spark_kgroup.runtime.views import GroupView, SeatCommit
@@ -30,10 +29,10 @@ _ROUNDS = 4
 class HandOver:
     """Commits for, and then gives up, the partitions that the group asks our seats for."""
 
-    def __init__(self, group: GroupPort, ledger: Ledger, commits: Commits) -> None:
-        self._group = group
-        self._ledger = ledger
-        self._commits = commits
+    def __init__(self, context: BoundaryContext) -> None:
+        self._group = context.group
+        self._ledger = context.ledger
+        self._commits = context.commits
 
     def commit_and_give_up(self, crossing: Crossing) -> None:
         """Commit durable positions, then give up requested partitions, up to `_ROUNDS` times while the group asks."""

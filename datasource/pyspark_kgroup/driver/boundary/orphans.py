@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import logging
 
-from pyspark_kgroup.driver.boundary.commits import Commits, SeatShare
+from pyspark_kgroup.driver.boundary.commits import SeatShare
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.driver.boundary.crossing import Crossing
-from pyspark_kgroup.driver.boundary.group_port import GroupPort
 from pyspark_kgroup.driver.boundary.hand_over import HandOver
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, LOOK_WAIT_MS
 from spark_kgroup.runtime.views import GroupView
@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 class Orphans:
     """Makes the group rebalance if its assignment does not fit, once the remembered positions are committed."""
 
-    def __init__(self, group: GroupPort, commits: Commits, hand_over: HandOver) -> None:
-        self._group = group
-        self._commits = commits
+    def __init__(self, context: BoundaryContext, hand_over: HandOver) -> None:
+        self._group = context.group
+        self._commits = context.commits
         self._hand_over = hand_over
 
     def find_owners(self, crossing: Crossing) -> None:

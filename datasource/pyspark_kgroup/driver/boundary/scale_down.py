@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import logging
 
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.driver.boundary.crossing import Crossing
-from pyspark_kgroup.driver.boundary.group_port import GroupPort
-from pyspark_kgroup.driver.boundary.ledger import Ledger
 
 log = logging.getLogger(__name__)
 
@@ -25,9 +24,9 @@ class ScaleDown:
         leaving: instance ids of the seats that are to leave, empty when they have left.
     """
 
-    def __init__(self, group: GroupPort, ledger: Ledger) -> None:
-        self._group = group
-        self._ledger = ledger
+    def __init__(self, context: BoundaryContext) -> None:
+        self._group = context.group
+        self._ledger = context.ledger
         self.leaving: frozenset[str] = frozenset()
 
     def make_leave(self, crossing: Crossing) -> None:

@@ -11,13 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.driver.boundary.crossing import Crossing
 from pyspark_kgroup.driver.boundary.former_seats import FormerSeats
-from pyspark_kgroup.driver.boundary.group_port import GroupPort
 from pyspark_kgroup.driver.boundary.hand_over import HandOver, asks
-from pyspark_kgroup.driver.boundary.ledger import Ledger
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
-from pyspark_kgroup.options.parser import SourceOptions
 from spark_kgroup.runtime.views import GroupView
 
 
@@ -30,19 +28,16 @@ class Settling:
 
     def __init__(
         self,
-        group: GroupPort,
-        options: SourceOptions,
-        ledger: Ledger,
+        context: BoundaryContext,
         hand_over: HandOver,
         former_seats: FormerSeats,
-        clock: Callable[[], int],
     ) -> None:
-        self._group = group
-        self._options = options
-        self._ledger = ledger
+        self._group = context.group
+        self._options = context.options
+        self._ledger = context.ledger
+        self._clock = context.clock
         self._hand_over = hand_over
         self._former_seats = former_seats
-        self._clock = clock
         self.settled_once = False
 
     def settle(self, crossing: Crossing) -> bool:
