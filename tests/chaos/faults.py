@@ -131,8 +131,8 @@ class MainLane(Lane):
         self._say(event.fault.value if found else f"{event.fault.value}: there is none")
 
     def _kill_reader(self, event: Event) -> None:
-        self._say(event.fault.value)
-        self._query.kill_reader()
+        found = self._query.kill_reader()
+        self._say(event.fault.value if found else f"{event.fault.value}: there is none")
 
 
 class SecondLane(Lane):

@@ -138,14 +138,18 @@ class Query:
             os.kill(workers[int(pick * len(workers))], signal.SIGKILL)
         return True
 
-    def kill_reader(self) -> None:
-        """SIGKILL the stream reader: its query fails, and is started again."""
+    def kill_reader(self) -> bool:
+        """SIGKILL the stream reader: its query fails, and is started again. Returns False if it has none now."""
         application = self._running_application()
         if self._kind is SmallApplication:
             self._kill_and_start()
-            return
-        killed = application.reader_pid
-        os.kill(killed, signal.SIGKILL)
+            return True
+        readers = [p.pid for p in application.processes() if STREAM_READER[-1] in p.command]
+        if not readers:  # it does not run yet, or its query has just ended by itself
+            return False
+        killed = readers[0]
+        with suppress(ProcessLookupError):
+            os.kill(killed, signal.SIGKILL)
 
         # If Spark had too little time for a Python process in this very moment, the driver has started the query again.
         def ended() -> bool:
@@ -156,6 +160,7 @@ class Query:
         if not application.processes():
             self._bury()
             self.start()
+        return True
 
     def abandon(self) -> None:
         """End it at once, in any state."""
