@@ -16,8 +16,8 @@ import typer
 
 from spark_kgroup.admin.command_config import HELP as COMMAND_CONFIG_HELP
 from spark_kgroup.admin.command_config import security_from
+from spark_kgroup.admin.messages import say, text_of
 from spark_kgroup.admin.stop_signals import stop_signals
-from spark_kgroup.admin.telling import say, text_of
 from spark_kgroup.assignors import NAMES, assignors_called
 from spark_kgroup.errors import FencedInstanceId, OptionError
 from spark_kgroup.limits import (

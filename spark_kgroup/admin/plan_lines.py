@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from spark_kgroup.admin.telling import text_of
+from spark_kgroup.admin.messages import text_of
 from spark_kgroup.assignors import assignor as known
 from spark_kgroup.assignors.contract import Assignor
 from spark_kgroup.assignors.plan import Plan, plan

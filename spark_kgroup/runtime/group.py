@@ -31,8 +31,8 @@ from spark_kgroup.model import (
 from spark_kgroup.runtime.commits import Commits
 from spark_kgroup.runtime.consumer_calls import session_timeout_ms
 from spark_kgroup.runtime.descriptors import make_room_for
+from spark_kgroup.runtime.join_nudge import JoinNudge
 from spark_kgroup.runtime.metadata_watch import MetadataWatch
-from spark_kgroup.runtime.neighbours import Neighbours
 from spark_kgroup.runtime.offsets import Offsets
 from spark_kgroup.runtime.own_ids import OwnIds
 from spark_kgroup.runtime.previously_owned import claimable
@@ -83,7 +83,7 @@ class Group:
         self.commits = Commits(settings, self._cluster, self._rng, self._post, self._newest)
         self._watch = MetadataWatch(settings, self._cluster, self._sessions, self.force_rebalance, self._changed.set)
         self._own_ids = OwnIds(settings, self._cluster, self._sessions, self._fits, self._changed.set)
-        self._neighbours = Neighbours(self._sessions, settings.heartbeat_interval_ms)
+        self._join_nudge = JoinNudge(self._sessions, settings.heartbeat_interval_ms)
         self._shares = Shares(settings, self._cluster, self._sessions, self._changed.set)
         self._resumptions: Mapping[str | None, Resumption] = {}
 
@@ -111,7 +111,7 @@ class Group:
             owned_before = previously_owned.get(instance_id, PreviouslyOwned())
             self._start_seat(instance_id, owned_before, replaced.get(instance_id, UNKNOWN_MEMBER_ID))
         self._tasks.begin(self._watch.run(), name="metadata watch")
-        self._tasks.begin(self._neighbours.run(), name="neighbours")
+        self._tasks.begin(self._join_nudge.run(), name="join nudge")
         if self.settings.pattern is not None:
             self._tasks.begin(self._follow_pattern(), name="topics of the pattern")
         if self.settings.group_protocol == CONSUMER:
@@ -127,7 +127,7 @@ class Group:
             self._cluster,
             self._on_notice,
             self._rng,
-            self._neighbours.on_join_sent,
+            self._join_nudge.on_join_sent,
             partial(self.settings.rack_of, instance_id),
             self._match_now if self.settings.pattern is not None else None,
         )

@@ -2,9 +2,9 @@
 
 A coordinator reads neither subscriptions nor metadata. In Kafka's client the leader compares metadata with its
 knowledge when it assigned (ConsumerCoordinator.rejoinNeededOrPending), so a leader that came back, and any that is
-blind, misses changes meanwhile (KIP-814). Here each process with a member looks at the group's assignment (`misfit`),
-regardless of the leader: at each refresh of metadata, and as soon as a static member was asked back. It asks once for
-all of its members.
+blind, misses changes meanwhile (KIP-814). Here each process with a member looks at the group's assignment
+(`assignment_drift`), regardless of the leader: at each refresh of metadata, and as soon as a static member was asked
+back. It asks once for all of its members.
 
 A rebalance waits for all members (KIP-345), so it is not forced while a static leader may be away: it would only hold
 up the other members until the leader is back, and looks itself, or until its session is over, and the group rebalances
@@ -34,7 +34,14 @@ from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember
 from spark_kgroup.member.config import MemberConfig
 from spark_kgroup.model import DescribedGroup, DescribedMember, ErrorCode, TopicDescription, TopicPartition
-from spark_kgroup.runtime.misfit import Misfit, exists, left_out_by, misfit_of, topics_of, unshared_of
+from spark_kgroup.runtime.assignment_drift import (
+    AssignmentDrift,
+    exists,
+    left_out_by,
+    misfit_of,
+    topics_of,
+    unshared_of,
+)
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.wire.cluster import Cluster, ClusterMetadata
@@ -77,16 +84,16 @@ class MetadataWatch:
         self._counts: Mapping[str, int] = {}
         self._subscriptions: Subscriptions | None = None
         self._gone = frozenset[TopicPartition]()
-        self._found: tuple[Misfit, int] | None = None
-        self._left: tuple[Misfit, int] | None = None
+        self._found: tuple[AssignmentDrift, int] | None = None
+        self._left: tuple[AssignmentDrift, int] | None = None
         """The misfit that a look has left to a static leader of another process, and its generation."""
         self._warned_of = frozenset[TopicPartition]()
-        self._held: tuple[Misfit, int] | None = None
+        self._held: tuple[AssignmentDrift, int] | None = None
         self._pause_ms = 0
         self._pause_ends_ms = 0
 
     @property
-    def held(self) -> Misfit | None:
+    def held(self) -> AssignmentDrift | None:
         """The misfit whose rebalance waits for the members' owner (`GroupSettings.holds_rebalances`), if any."""
         return self._held[0] if self._held is not None and self._held[1] == self._generation() else None
 
@@ -176,7 +183,7 @@ class MetadataWatch:
                     found.append(session)
         return found
 
-    def _leaves_to_leader(self, group: DescribedGroup, found: Misfit, generation: int) -> bool:
+    def _leaves_to_leader(self, group: DescribedGroup, found: AssignmentDrift, generation: int) -> bool:
         """Whether the leader is to mend the misfit: it is a static member of another process, and may be away.
 
         A leader that was asked back has a new member id, and does not know of the changes meanwhile (KIP-814).
@@ -199,7 +206,7 @@ class MetadataWatch:
         leader_ids = {session.machine.leader_id for session in self._sessions.values()}
         return [member for member in group.members if member.member_id in leader_ids]
 
-    def _warn_of_leader(self, group: DescribedGroup, found: Misfit) -> None:
+    def _warn_of_leader(self, group: DescribedGroup, found: AssignmentDrift) -> None:
         """Warn once that partitions wait for a leader of another process: this process cannot mend it."""
         ours = {session.machine.identity.member_id for session in self._sessions.values()}
         leader = next((m for m in self._leaders_in(group) if m.member_id not in ours), None)
@@ -235,7 +242,7 @@ class MetadataWatch:
                     return f"partition count changed ({', '.join(changes)})"
         return ""
 
-    async def _misfit(self, group: DescribedGroup, metadata: ClusterMetadata) -> Misfit:
+    async def _misfit(self, group: DescribedGroup, metadata: ClusterMetadata) -> AssignmentDrift:
         """The misfit, found in threads: for a large group this takes as long as several heartbeats."""
         hidden = _hidden(metadata)
         ours = {session.machine.identity.member_id for session in self._sessions.values()}
@@ -252,7 +259,7 @@ class MetadataWatch:
             self._subscriptions = now
         return found
 
-    def _act_on(self, found: Misfit, generation: int, group: DescribedGroup) -> None:
+    def _act_on(self, found: AssignmentDrift, generation: int, group: DescribedGroup) -> None:
         """Force a rebalance for a misfit, or hold it back, unless an earlier rebalance has not mended the misfit."""
         # A broker that lags behind does not know partitions that the leader's broker knows: they must be gone in two
         # looks.
@@ -280,11 +287,11 @@ class MetadataWatch:
         log.warning("the group rebalances: %s", confirmed.reason)
         self._force_rebalance(confirmed.reason)
 
-    def _is_new(self, found: Misfit) -> bool:
+    def _is_new(self, found: AssignmentDrift) -> bool:
         """Whether these are only partitions that were not there at an earlier look: no member has ever owned them."""
         counts = self._counts
         new = all(tp.topic in counts and tp.partition >= counts[tp.topic] for tp in found.without_owner)
-        return new and found == Misfit(without_owner=found.without_owner)
+        return new and found == AssignmentDrift(without_owner=found.without_owner)
 
 
 def _hidden(metadata: ClusterMetadata) -> set[str]:

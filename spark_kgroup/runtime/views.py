@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spark_kgroup.model import MemberIdentity, TopicPartition
-from spark_kgroup.runtime.misfit import Misfit
+from spark_kgroup.runtime.assignment_drift import AssignmentDrift
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class GroupView:
 
     seats: tuple[SeatView, ...]
     look_due: bool = False
-    held: Misfit | None = None
+    held: AssignmentDrift | None = None
     shares_known: bool = True
     ids_decided: bool = True
 

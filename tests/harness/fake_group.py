@@ -36,7 +36,7 @@ from spark_kgroup.model import (
     TopicDescription,
     TopicPartition,
 )
-from spark_kgroup.runtime.misfit import Misfit, misfit_of
+from spark_kgroup.runtime.assignment_drift import AssignmentDrift, misfit_of
 from spark_kgroup.runtime.previously_owned import claimable
 from spark_kgroup.runtime.views import GroupView, SeatCommit, SeatView
 from spark_kgroup.seat_note import Author
@@ -152,7 +152,7 @@ class FakeGroup:
         self._notes: dict[TopicPartition, CommittedOffset] = {}
         self.meanwhile: Callable[[], None] = _idle
         self.commit_fate: Callable[[], str] = lambda: "ok"
-        self.held: Misfit | None = None
+        self.held: AssignmentDrift | None = None
         self.forced: list[str] = []
         self.state = "Stable"
         self.group_type = "classic"

@@ -16,7 +16,7 @@ from harness.reader_option import READER
 from harness.waiting import wait_for
 from pyspark_kgroup.driver.registry.registry import Registry
 from pyspark_kgroup.driver.registry.seats import Scan
-from pyspark_kgroup.executor.place import Place, RecentFailures, place_of
+from pyspark_kgroup.executor.sidecar_dir import RecentFailures, SidecarDir, sidecar_dir_of
 from pyspark_kgroup.executor.worker.registry_client import RegistryClient
 from pyspark_kgroup.executor.worker.sidecar_start import SidecarClient, SidecarUnavailable
 from pyspark_kgroup.executor.worker.ticket_reader import Worker, driver_host
@@ -167,8 +167,8 @@ class Query:
             start_sidecar(executor, tickets[0])
         return [row for ticket in tickets for row in rows_of(self._workers[executor].read(ticket))]
 
-    def place(self, executor: Executor) -> Place:
-        return place_of(executor, self.registry.key)
+    def place(self, executor: Executor) -> SidecarDir:
+        return sidecar_dir_of(executor, self.registry.key)
 
 
 def read_on(executor: Executor, ticket: TicketPayload) -> Iterator[pa.RecordBatch]:
@@ -181,7 +181,7 @@ def start_sidecar(executor: Executor, ticket: TicketPayload) -> None:
     """Start the sidecar of the ticket's query if there can be one and is none, and wait for it, as no worker does."""
     access = ticket.registry
     assert access is not None
-    place = place_of(executor, access.key)
+    place = sidecar_dir_of(executor, access.key)
     failures = RecentFailures(place, access.query)
     registry = RegistryClient(access.host or driver_host(), access.port, access.query, access.key, failures)
     with suppress(SidecarUnavailable):
@@ -194,7 +194,7 @@ def with_registry_at(port: int, ticket: TicketPayload) -> TicketPayload:
     return replace(ticket, registry=replace(ticket.registry, port=port))
 
 
-def let_retry_time_pass(place: Place) -> None:
+def let_retry_time_pass(place: SidecarDir) -> None:
     """Make the marks in the place's folder as old as they are when workers try again."""
     for mark in place.folder.glob("no-*"):
         then_s = mark.stat().st_mtime - SIDECAR_RETRY_MS / 1000

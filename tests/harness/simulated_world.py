@@ -28,7 +28,7 @@ from spark_kgroup.model import (
     TopicDescription,
     TopicPartition,
 )
-from spark_kgroup.runtime.misfit import unshared_of
+from spark_kgroup.runtime.assignment_drift import unshared_of
 
 TOPIC = "orders"
 METADATA_MAX_AGE_MS = 2_000
@@ -346,9 +346,9 @@ class Process:
     def _find_misfit(self) -> None:
         """After a static rejoin: a partition without an owner needs one rebalance.
 
-        So does a member without a share if the assignor would give it one (`runtime.misfit`). Without this check, 1. a
-        new member joins, 2. brokers convert the group to rename another member, and end the rebalance, 3. the new
-        member joins again, gets no partition, and no other member sees a reason to rebalance.
+        So does a member without a share if the assignor would give it one (`runtime.assignment_drift`). Without this
+        check, 1. a new member joins, 2. brokers convert the group to rename another member, and end the rebalance,
+        3. the new member joins again, gets no partition, and no other member sees a reason to rebalance.
         """
         group = self.world.coordinator
         if not self.look_due or group.phase is not Phase.STABLE or self.machine.state is not State.STABLE:

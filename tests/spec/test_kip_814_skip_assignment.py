@@ -19,7 +19,7 @@ from spark_kgroup.model import (
     Subscription,
     TopicDescription,
 )
-from spark_kgroup.runtime.misfit import misfit_of
+from spark_kgroup.runtime.assignment_drift import misfit_of
 from spark_kgroup.wire import messages
 
 # --------------------------------------------------------------------------------------------- "Proposed Changes"

@@ -66,12 +66,12 @@ INNER_ROOMS: dict[str, set[str]] = {
     "driver/batch": {"leaders", "timestamps"},
     "driver/query": {"leaders", "startup", "registry", "boundary"},
     "driver/__init__": set(),
-    "executor/place": set(),
+    "executor/sidecar_dir": set(),
     "executor/batch_stream": set(),
     "executor/native": set(),
     "executor/read": {"native"},
-    "executor/sidecar": {"place", "batch_stream", "native", "read"},
-    "executor/worker": {"place", "batch_stream", "read"},
+    "executor/sidecar": {"sidecar_dir", "batch_stream", "native", "read"},
+    "executor/worker": {"sidecar_dir", "batch_stream", "read"},
     "executor/__init__": set(),
 }
 PURE_BY_THEMSELVES = {

@@ -21,7 +21,7 @@ from pyspark_kgroup.shared.arrow import arrow_schema
 _LENGTH: Final = struct.Struct(">Q")
 
 
-class Outlet:
+class BatchSender:
     """The sending end of a worker's socket."""
 
     def __init__(self, worker: socket.socket) -> None:
@@ -43,7 +43,7 @@ class Outlet:
 
 
 def receive(sock: socket.socket, include_headers: bool, timeout_s: float) -> Iterator[pa.RecordBatch]:
-    """The batches that an `Outlet` sends, up to its `end`.
+    """The batches that an `BatchSender` sends, up to its `end`.
 
     Raises:
         OSError: the server has gone, or is silent for `timeout_s`.

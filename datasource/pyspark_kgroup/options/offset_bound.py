@@ -28,7 +28,7 @@ _BY_NUMBER: Final = {EARLIEST: OffsetSpec.EARLIEST, LATEST: OffsetSpec.LATEST}
 OFFSET_MAX: Final = 2**63 - 1
 """Offsets are int64 on the wire, and so are timestamps."""
 
-Place = int | OffsetSpec | AtTimestamp
+OffsetBoundValue = int | OffsetSpec | AtTimestamp
 """Where a partition starts or ends, as an option gives it."""
 
 
@@ -52,7 +52,7 @@ class OffsetBound:
     option: str = "startingOffsets"
     committed: bool = False
     everywhere: OffsetSpec | AtTimestamp | None
-    by_partition: Mapping[TopicPartition, Place] = field(default_factory=dict)
+    by_partition: Mapping[TopicPartition, OffsetBoundValue] = field(default_factory=dict)
     by_topic: Mapping[str, OffsetSpec] = field(default_factory=dict)
     may_be_latest: bool = True
     later_is_latest: bool = False
@@ -87,7 +87,7 @@ class OffsetBound:
                 f"them out: {have}."
             )
 
-    def offset_of(self, partition: TopicPartition) -> Place:
+    def offset_of(self, partition: TopicPartition) -> OffsetBoundValue:
         """The place in `partition`.
 
         Raises:
@@ -143,7 +143,7 @@ def check_order(start: OffsetBound, end: OffsetBound, partitions: Iterable[Topic
         )
 
 
-def _text_of(place: Place | None) -> str:
+def _text_of(place: OffsetBoundValue | None) -> str:
     return f"{place.ms} ms" if isinstance(place, AtTimestamp) else str(place)
 
 
@@ -195,8 +195,8 @@ def by_timestamps(option: str) -> Callable[[str], OffsetBound]:
 
 
 def _places(
-    text: str, read: Callable[[TopicPartition, object], Place], *, words: Sequence[str] = ()
-) -> tuple[dict[TopicPartition, Place], dict[str, OffsetSpec]]:
+    text: str, read: Callable[[TopicPartition, object], OffsetBoundValue], *, words: Sequence[str] = ()
+) -> tuple[dict[TopicPartition, OffsetBoundValue], dict[str, OffsetSpec]]:
     """The places in JSON, by partition, and by topic where the topic's value is one of `words`."""
     try:
         topics: Any = json.loads(text, object_pairs_hook=_without_twins, parse_int=_integer)
@@ -204,7 +204,7 @@ def _places(
         raise ValueError(f"not JSON: {problem}") from None
     except RecursionError:
         raise ValueError("objects within objects: it needs partitions within topics") from None
-    places: dict[TopicPartition, Place] = {}
+    places: dict[TopicPartition, OffsetBoundValue] = {}
     by_topic: dict[str, OffsetSpec] = {}
     for topic, partitions in topics.items():
         if isinstance(partitions, str) and partitions.lower() in words:

@@ -53,7 +53,7 @@ KEY_BYTES: Final = 32
 """As long as HMAC-SHA256's output (RFC 2104, section 3)."""
 
 REGISTRY: Final = "registry"
-"""The registry's name in a handshake. A sidecar's is `Place.server`, or `SidecarAddress.server` over the network."""
+"""The registry's name in a handshake. A sidecar's is `SidecarDir.server`, over the network `SidecarAddress.server`."""
 
 _LENGTH: Final = struct.Struct(">I")
 _NONCE_BYTES: Final = 32

@@ -18,7 +18,7 @@ Runs on: both. Pure.
     sidecar      registry         Heartbeat             Homes
     sidecar      registry         Bind                  Bound | NothingLeft | Refused
     sidecar      registry         Served                -       a worker's, or for its seats' servers
-    sidecar      seats' process   Host                  -       with the sockets of a seat's new server
+    sidecar      seats' process   StartSeatServer                  -       with the sockets of a seat's new server
     sidecar      seat's server    Serve                 Finished | WorkerGone       with the worker's socket
 
 A message travels as a JSON object: `op` names its type, and it has exactly the fields of that type, by their own names.
@@ -188,7 +188,7 @@ class SidecarParameters:
     """All that a new sidecar has to know. It comes over the sidecar's standard input.
 
     Attributes:
-        folder: where it is to be found (`place.Place`).
+        folder: where it is to be found (`sidecar_dir.SidecarDir`).
         key: the application's secret.
         host: where workers of other executors are to reach it, or "" if they are not.
     """
@@ -310,7 +310,7 @@ class Hung:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class StartSeatServer:
     """Let one more seat have its server in this process. The sidecar's socket and the query's share are attached.
 
     The other fields are those of `Read`.
@@ -375,7 +375,7 @@ QueryMessage = (
     | ReadFromServer
     | ReadDirectly
     | Hung
-    | Host
+    | StartSeatServer
     | Serve
     | Finished
     | WorkerGone

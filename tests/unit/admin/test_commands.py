@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import spark_kgroup
 from spark_kgroup.admin.cli import app
-from spark_kgroup.admin.telling import text_of
+from spark_kgroup.admin.messages import text_of
 from spark_kgroup.errors import FencedInstanceId, OptionError
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())

@@ -11,8 +11,8 @@ from harness.sessions import joined, synced
 from kio.schema.errors import ErrorCode as KioErrorCode
 
 from spark_kgroup.model import Subscription, TopicPartition
+from spark_kgroup.runtime.assignment_drift import AssignmentDrift
 from spark_kgroup.runtime.group import Group
-from spark_kgroup.runtime.misfit import Misfit
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.consumer_protocol import encode_subscription
@@ -285,7 +285,7 @@ async def test_a_rebalance_for_a_partition_that_may_be_remembered_waits_for_the_
     coordinator.share = []
     coordinator.describes(leader="leader-anew")
     view = await group.wait_until(lambda view: view.held is not None, 10_000)
-    assert view.held == Misfit(without_owner=frozenset({A0}))
+    assert view.held == AssignmentDrift(without_owner=frozenset({A0}))
     await coordinator.looked(3)
     assert coordinator.reasons == ["start"]
     group.force_rebalance(view.held.reason)

@@ -17,15 +17,15 @@ from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.driver.boundary.crossing import Crossing
 from pyspark_kgroup.driver.boundary.former_seats import FormerSeats
 from pyspark_kgroup.driver.boundary.hand_over import HandOver
+from pyspark_kgroup.driver.boundary.ignored_commits import IgnoredCommitWarnings
 from pyspark_kgroup.driver.boundary.ledger import Holding, holders_of
-from pyspark_kgroup.driver.boundary.odd_commits import OddCommits
 from pyspark_kgroup.driver.boundary.stop_offsets import StopOffsets
 from pyspark_kgroup.driver.timestamps import check_without_record
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, LEADER_PATIENCE_MS, SETTLE_TIMEOUT_MS
 from pyspark_kgroup.offsets.adoption import Committed, Start, adopted_start, period_of
 from pyspark_kgroup.offsets.data_loss import out_of_log
 from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
-from pyspark_kgroup.options.offset_bound import LATEST, Place
+from pyspark_kgroup.options.offset_bound import LATEST, OffsetBoundValue
 from pyspark_kgroup.options.values import join
 from spark_kgroup.errors import OptionError
 from spark_kgroup.model import TopicPartition
@@ -54,7 +54,7 @@ class Adoption:
         self._former_seats = former_seats
         self._acknowledgement = acknowledgement
         self._stops = stops
-        self._odd_commits = OddCommits(context.options, context.us)
+        self._ignored_commits = IgnoredCommitWarnings(context.options, context.us)
 
     def adopt_what_arrived(self, crossing: Crossing) -> bool:
         """Adopt partitions that arrived, and return whether there may be a batch.
@@ -101,7 +101,7 @@ class Adoption:
         committed = {tp: found for tp, found in committed.items() if tp in offsets}
         self._warn_of_starts_at_the_end([tp for tp, s in starts.items() if s.offset is OffsetSpec.STARTING])
         self._ledger.unstarted = frozenset(explicit & (held.keys() - arrived.keys()))
-        self._odd_commits.warn(crossing, starts, offsets, committed)
+        self._ignored_commits.warn(crossing, starts, offsets, committed)
         # After a truncation the group's offset is set back, too. Else: 1. The log is cut from 100 to 60 and grows to
         # 120. 2. We are at 80, and the committed offset is 100. 3. An owner that starts at the further skips 80..100.
         commit_first = {tp for tp, s in starts.items() if s.commit_first or offsets[tp] < wanted[tp]}
@@ -218,7 +218,7 @@ class Adoption:
         ends = self._group.end_offsets([*latest, *without], LEADER_PATIENCE_MS, read_committed=read_committed)
         return {**found, **answered(ends)}
 
-    def _by_option(self, partition: TopicPartition, offset: int | OffsetSpec) -> Place:
+    def _by_option(self, partition: TopicPartition, offset: int | OffsetSpec) -> OffsetBoundValue:
         return self._options.starting_offsets.offset_of(partition) if offset is OffsetSpec.STARTING else offset
 
     def _check_option(self, crossing: Crossing, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:

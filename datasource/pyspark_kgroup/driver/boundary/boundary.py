@@ -22,9 +22,9 @@ from pyspark_kgroup.driver.boundary.crossing import Crossing
 from pyspark_kgroup.driver.boundary.former_seats import FormerSeats
 from pyspark_kgroup.driver.boundary.group_port import GroupPort
 from pyspark_kgroup.driver.boundary.hand_over import HandOver
+from pyspark_kgroup.driver.boundary.idle_check import IdleCheck
 from pyspark_kgroup.driver.boundary.ledger import Ledger, holders_of
 from pyspark_kgroup.driver.boundary.orphans import Orphans
-from pyspark_kgroup.driver.boundary.rest import Rest
 from pyspark_kgroup.driver.boundary.scale_down import ScaleDown
 from pyspark_kgroup.driver.boundary.settling import Settling
 from pyspark_kgroup.driver.boundary.stop_offsets import StopOffsets
@@ -83,7 +83,7 @@ class Boundary:
         self.stops = stops = StopOffsets(group, options)
         self._adoption = Adoption(context, hand_over, former_seats, acknowledgement, stops)
         self._batch_end = BatchEnd(context, stops, record_bytes)
-        self._rest = Rest(group, options)
+        self._idle_check = IdleCheck(group, options)
         self._scale_down = ScaleDown(context)
         self.logs = TopicLogs(group, options, clock, bounded=bounded)
         self.members: Mapping[str, str] = {}
@@ -145,7 +145,7 @@ class Boundary:
     def _cross(self, start: Checkpoint, limit: Limit, *, at_once: bool) -> Checkpoint:
         self._ledger.begin_boundary(start.continued_by(self._options.group_id, self._us.app))
         crossing = Crossing(start=start, logs=self.logs, view=self._group.view())
-        if not self._scale_down.leaving and self._rest.goes_on(crossing):
+        if not self._scale_down.leaving and self._idle_check.goes_on(crossing):
             return start
         # 1. See which topics there are, BEFORE a commit: a deleted topic's position must not go to its successor.
         self._see_topics(crossing)
@@ -180,7 +180,7 @@ class Boundary:
             idle = end == start and not self.logs.bounded
             self.stops.see_end(crossing.topics, positions, rests=self._rests(crossing), idle=idle)
         if end == start and not self._is_something_left(crossing):
-            self._rest.begin(crossing, self._ledger.holdings.keys())
+            self._idle_check.begin(crossing, self._ledger.holdings.keys())
         return end
 
     def _waits_for_leaders(self) -> bool:

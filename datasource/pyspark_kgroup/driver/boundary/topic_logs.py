@@ -3,8 +3,8 @@
 Runs on: driver. Between two batches only (`boundary`).
 
 The topic id alone decides whether a topic is still the same, never an offset. Topics are looked at anew at every
-boundary that may have work (`rest`), and before a plan if the last look is a while ago. A topic that is created anew
-after that is noticed at the next boundary.
+boundary that may have work (`idle_check`), and before a plan if the last look is a while ago. A topic that is created
+anew after that is noticed at the next boundary.
 """
 
 from __future__ import annotations

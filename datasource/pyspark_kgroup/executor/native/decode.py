@@ -19,10 +19,10 @@ from pyspark_kgroup.executor.native.codecs import MissingCodec, Rest, TooLarge, 
 from pyspark_kgroup.executor.native.header_names import java_text
 from pyspark_kgroup.executor.native.interface import (
     AbortedTransaction,
+    ArrowSlot,
     Batch,
     Binary,
     Columns,
-    Place,
     Sizes,
     Status,
     Walk,
@@ -185,7 +185,7 @@ class Decoder:
 
     def _arrow_batches(self, payloads: _Payloads, start: int, end: int) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Arrow batches of the record batches found, each with the leader epoch of the last record batch in it."""
-        place, sizes = Place(0, 0, 0, -1), Sizes()
+        place, sizes = ArrowSlot(0, 0, 0, -1), Sizes()
         wanted = (self._include_headers, self._include_timestamps, ARROW_BATCH_ROWS_MAX, FETCH_JOINED_BYTES_MAX)
         while place.batch < payloads.count:
             ready = payloads.make_ready(place)
@@ -246,7 +246,7 @@ class _Payloads:
         self._kept_bytes = 0
         self._rest: Rest | None = None  # of the last batch that is ready
 
-    def make_ready(self, place: Place) -> int:
+    def make_ready(self, place: ArrowSlot) -> int:
         """Make enough batches ready for an Arrow batch from `place` on, and free the memory of those before.
 
         Returns:
@@ -269,10 +269,10 @@ class _Payloads:
             self._keep(payload)
         return self._ready
 
-    def _is_short_of(self, place: Place) -> bool:
+    def _is_short_of(self, place: ArrowSlot) -> bool:
         return self._ready < self.count and self._kept_bytes - place.at < ARROW_BATCH_BYTES_MAX
 
-    def go_on(self, place: Place) -> None:
+    def go_on(self, place: ArrowSlot) -> None:
         """Decompress more of the last ready batch, and append it to the bytes of that batch from `place` on.
 
         Raises:

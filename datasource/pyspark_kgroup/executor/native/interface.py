@@ -76,7 +76,7 @@ class Walk(Structure):
     compressed: int
 
 
-class Place(Structure):
+class ArrowSlot(Structure):
     """The next record to be read."""
 
     _fields_: ClassVar = [("batch", c_int32), ("record", c_int32), ("at", c_int64), ("previous_delta", c_int64)]
@@ -150,5 +150,5 @@ def declare(library: CDLL) -> None:
     library.kgroup_crc32c.restype = c_uint32
     library.kgroup_walk.argtypes = (POINTER(Walk), *batches, POINTER(c_int32))
     wanted = (c_int32, c_int32, c_int64, c_int64)
-    library.kgroup_measure.argtypes = (*batches, POINTER(Place), *range_, *wanted, POINTER(Sizes))
-    library.kgroup_fill.argtypes = (*batches, POINTER(Place), *range_, c_int32, POINTER(Columns))
+    library.kgroup_measure.argtypes = (*batches, POINTER(ArrowSlot), *range_, *wanted, POINTER(Sizes))
+    library.kgroup_fill.argtypes = (*batches, POINTER(ArrowSlot), *range_, c_int32, POINTER(Columns))

@@ -16,7 +16,7 @@ from confluent_kafka import TopicPartition as AssignedPartition
 from pyspark_kgroup.executor.read.consumer_security import credential_files, usable_here
 from pyspark_kgroup.executor.read.range_reader import RECORDS_AT_ONCE, RECORDS_FIRST
 from pyspark_kgroup.executor.read.records import record_batch
-from pyspark_kgroup.executor.sidecar.ahead import Ahead
+from pyspark_kgroup.executor.sidecar.prefetch_buffer import PrefetchBuffer
 from pyspark_kgroup.executor.sidecar.prefetcher import CannotServe, Readable
 from pyspark_kgroup.limits import ARROW_BATCH_BYTES_MAX, SEAT_SERVER_LOOK_S, SEAT_SERVER_QUEUE_BYTES_MAX
 from pyspark_kgroup.shared.tickets import Leader
@@ -56,7 +56,7 @@ class LibrdkafkaPrefetcher:
 
     def __init__(
         self,
-        ahead: Ahead,
+        ahead: PrefetchBuffer,
         share: Callable[[], int],
         consumer_config: Mapping[str, str],
         *,

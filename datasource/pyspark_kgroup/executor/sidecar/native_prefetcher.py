@@ -20,7 +20,7 @@ from pyspark_kgroup.executor.native.connection_security import ConnectionSecurit
 from pyspark_kgroup.executor.native.decode import Decoder, Unusual
 from pyspark_kgroup.executor.native.fetch_settings import FetchSettings
 from pyspark_kgroup.executor.native.fetcher import Chunk, Fetcher
-from pyspark_kgroup.executor.sidecar.ahead import Ahead
+from pyspark_kgroup.executor.sidecar.prefetch_buffer import PrefetchBuffer
 from pyspark_kgroup.executor.sidecar.prefetcher import Readable
 from pyspark_kgroup.limits import (
     ABORTED_TRANSACTION_BYTES,
@@ -81,7 +81,7 @@ class NativePrefetcher:
 
     def __init__(
         self,
-        ahead: Ahead,
+        ahead: PrefetchBuffer,
         share: Callable[[], int],
         library: CDLL,
         settings: FetchSettings,

@@ -1,4 +1,4 @@
-"""Prefetchers for a seat's server: they fetch the records of its partitions into the seat's `Ahead`.
+"""Prefetchers for a seat's server: they fetch the records of its partitions into the seat's `PrefetchBuffer`.
 
 Runs on: executor.
 """
@@ -34,7 +34,7 @@ class Readable(Protocol):
 
 
 class Prefetcher(Protocol):
-    """Fetches partitions that have a span in an `Ahead`, each from the end of its span on.
+    """Fetches partitions that have a span in an `PrefetchBuffer`, each from the end of its span on.
 
     All methods but `end` and `close` raise `CannotServe` if a partition cannot be read, and the native one `Unusual`.
     """

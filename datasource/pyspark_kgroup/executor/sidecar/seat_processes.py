@@ -28,12 +28,12 @@ from typing import Final, Literal, NoReturn
 import pyarrow as pa
 
 from pyspark_kgroup.errors import ChannelEnded
-from pyspark_kgroup.executor.sidecar.ahead import Ahead
+from pyspark_kgroup.executor.sidecar.prefetch_buffer import PrefetchBuffer
 from pyspark_kgroup.executor.sidecar.seat_server import SeatServer, prefetcher_of
 from pyspark_kgroup.executor.sidecar.sidecar_link import Link
 from pyspark_kgroup.limits import CHANNEL_SEND_MS
 from pyspark_kgroup.shared.channel import Frames, frame
-from pyspark_kgroup.shared.messages import Host, parse, to_json
+from pyspark_kgroup.shared.messages import StartSeatServer, parse, to_json
 from pyspark_kgroup.shared.tickets import ReadSettings
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ _PR_SET_NAME: Final = 15
 _SIZE: Final = struct.Struct("Q")
 
 
-class Share:
+class PrefetchQuota:
     """How many bytes each seat of one query may hold ahead: set by the sidecar, and seen by all servers at once."""
 
     def __init__(self, descriptor: int | None = None) -> None:
@@ -131,7 +131,7 @@ class SeatProcesses:
         self._count = count
         self._processes: list[Process] = []
 
-    def start_server(self, seat: str, share: Share, settings: ReadSettings) -> Server:
+    def start_server(self, seat: str, share: PrefetchQuota, settings: ReadSettings) -> Server:
         """A new server for a seat.
 
         Raises:
@@ -139,7 +139,7 @@ class SeatProcesses:
         """
         process = self._with_room()
         ours, theirs = socket.socketpair()
-        host = Host(
+        host = StartSeatServer(
             seat=seat,
             config=settings.consumer_config,
             reader=settings.reader,
@@ -228,13 +228,13 @@ def _host_seats(control: socket.socket) -> None:
         descriptors += more
         while (message := frames.next()) is not None:
             host = parse(message)
-            if not isinstance(host, Host) or len(descriptors) < 2:
+            if not isinstance(host, StartSeatServer) or len(descriptors) < 2:
                 raise ChannelEnded(f"The sidecar sent a {type(host).__name__} where it names a new seat.")
-            seat, share = socket.socket(fileno=descriptors.pop(0)), Share(descriptors.pop(0))
+            seat, share = socket.socket(fileno=descriptors.pop(0)), PrefetchQuota(descriptors.pop(0))
             threading.Thread(target=_serve, args=(host, seat, share), name=f"seat {host.seat}", daemon=True).start()
 
 
-def _serve(host: Host, control: socket.socket, share: Share) -> None:
+def _serve(host: StartSeatServer, control: socket.socket, share: PrefetchQuota) -> None:
     """Be the server of one seat, until the sidecar hangs up or the prefetcher cannot go on."""
     _name_thread(f"seat {host.seat}"[-15:])
     settings = ReadSettings(
@@ -243,7 +243,7 @@ def _serve(host: Host, control: socket.socket, share: Share) -> None:
         include_headers=host.headers,
         include_timestamps=host.timestamps,
     )
-    ahead = Ahead()
+    ahead = PrefetchBuffer()
     try:
         control.setblocking(True)
         prefetcher = prefetcher_of(ahead, share.get, settings)

@@ -20,12 +20,12 @@ from typing import Final
 import pyarrow as pa
 
 from pyspark_kgroup.errors import ChannelEnded
-from pyspark_kgroup.executor.batch_stream import Outlet
+from pyspark_kgroup.executor.batch_stream import BatchSender
 from pyspark_kgroup.executor.native.decode import Unusual
 from pyspark_kgroup.executor.native.means import native_means
 from pyspark_kgroup.executor.read.read_sizes import ReadSizes
-from pyspark_kgroup.executor.sidecar.ahead import Ahead
 from pyspark_kgroup.executor.sidecar.native_prefetcher import NativePrefetcher
+from pyspark_kgroup.executor.sidecar.prefetch_buffer import PrefetchBuffer
 from pyspark_kgroup.executor.sidecar.prefetcher import CannotServe, NativeFirst, Prefetcher
 from pyspark_kgroup.limits import ARROW_BATCH_ROWS_MAX, FETCH_JOINED_BYTES_MAX, FETCH_LARGE_BYTES, SEAT_SERVER_STALL_MS
 from pyspark_kgroup.shared.arrow import rebatch
@@ -40,7 +40,7 @@ _SLOW_S: Final = 1.0
 """How long rows may be kept back until a batch is full: the worker must not take us for dead."""
 
 
-def prefetcher_of(ahead: Ahead, share: Callable[[], int], settings: ReadSettings) -> Prefetcher:
+def prefetcher_of(ahead: PrefetchBuffer, share: Callable[[], int], settings: ReadSettings) -> Prefetcher:
     """The prefetcher of a seat that is read with these settings.
 
     Args:
@@ -90,7 +90,7 @@ class SeatServer:
         prefetcher: fills it.
     """
 
-    def __init__(self, control: socket.socket, ahead: Ahead, prefetcher: Prefetcher) -> None:
+    def __init__(self, control: socket.socket, ahead: PrefetchBuffer, prefetcher: Prefetcher) -> None:
         self._control = control
         self._frames = Frames()
         self._frames.trust()
@@ -157,7 +157,7 @@ class SeatServer:
         try:
             self._forget_changed(tags)
             self._take_on(owned | starts, leaders)
-            outlet = Outlet(worker)
+            outlet = BatchSender(worker)
             sizes = ReadSizes({r.topic for r in request.ranges} if request.tells_sizes else ())
             # BEFORE the worker sees the end: it may ask at once, and the sidecar must not take the seat for busy.
             self._say(self._send(outlet, ends, sizes))
@@ -171,7 +171,7 @@ class SeatServer:
             worker.close()
         self._take_on(owned, leaders)  # the next batch begins there, also where other tasks read the rest of this one
 
-    def _send(self, outlet: Outlet, ends: Mapping[TopicPartition, int], sizes: ReadSizes) -> Finished:
+    def _send(self, outlet: BatchSender, ends: Mapping[TopicPartition, int], sizes: ReadSizes) -> Finished:
         fetched = self._ahead.take(ends)
         ready = sum(batch.num_rows for batch in fetched)
         for batch in self._batches(fetched, ends):

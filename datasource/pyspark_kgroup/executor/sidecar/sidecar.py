@@ -25,10 +25,10 @@ from typing import Final, cast
 import pyarrow as pa
 
 from pyspark_kgroup.errors import ChannelEnded, KeyRefused
-from pyspark_kgroup.executor.place import Place
 from pyspark_kgroup.executor.sidecar.seat_processes import SeatProcesses
 from pyspark_kgroup.executor.sidecar.sidecar_link import Link
 from pyspark_kgroup.executor.sidecar.sidecar_query import SidecarQuery
+from pyspark_kgroup.executor.sidecar_dir import SidecarDir
 from pyspark_kgroup.limits import (
     ACCEPT_AGAIN_S,
     CHANNEL_BACKLOG,
@@ -92,7 +92,7 @@ class Sidecar:
         self._key = parameters.key
         self._executor = parameters.executor
         self._listener = listener
-        self._place = Place(Path(parameters.folder))
+        self._place = SidecarDir(Path(parameters.folder))
         self._socket_inode = self._place.socket.stat().st_ino
         self._executor_fd = executor_fd
         self._network = network
@@ -318,7 +318,7 @@ def _warm_up() -> None:
 
 def _start(parameters: SidecarParameters) -> Sidecar:
     """A sidecar that listens. Raises OSError if the executor has gone, or its folder."""
-    place, executor = Place(Path(parameters.folder)), parameters.executor
+    place, executor = SidecarDir(Path(parameters.folder)), parameters.executor
     executor_fd = os.pidfd_open(executor.pid)
     if executor.key.rpartition(":")[2] != str(process_folder.start_ticks(executor.pid)):
         raise ProcessLookupError("the executor has gone")

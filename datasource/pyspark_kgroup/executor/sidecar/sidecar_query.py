@@ -11,7 +11,7 @@ import time
 from typing import Literal
 
 from pyspark_kgroup.errors import ChannelEnded
-from pyspark_kgroup.executor.sidecar.seat_processes import SeatProcesses, Server, Share
+from pyspark_kgroup.executor.sidecar.seat_processes import PrefetchQuota, SeatProcesses, Server
 from pyspark_kgroup.executor.sidecar.sidecar_link import Link, RegistryLink
 from pyspark_kgroup.limits import CHANNEL_HANDSHAKE_MS, SIDECAR_HEARTBEAT_MS
 from pyspark_kgroup.shared.messages import (
@@ -79,7 +79,7 @@ class SidecarQuery:
         self._link = registry
         self._registry = RegistryLink(registry)
         self._processes = processes
-        self._share = Share()
+        self._share = PrefetchQuota()
         self._servers: dict[str, Server] = {}
         self._reads_as: Read | None = None  # the last request of this executor's own workers
         self._asked_at_s = time.monotonic()

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from pyspark_kgroup.errors import ChannelEnded, KeyRefused, NobodyListens, RegistryUnreachable
-from pyspark_kgroup.executor.place import RecentFailures
+from pyspark_kgroup.executor.sidecar_dir import RecentFailures
 from pyspark_kgroup.limits import REGISTRY_AGAIN_MS, REGISTRY_GONE_MS, SIDECAR_SILENCE_MS
 from pyspark_kgroup.shared.channel import Channel, connect
 from pyspark_kgroup.shared.messages import (

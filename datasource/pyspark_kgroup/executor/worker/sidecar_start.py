@@ -18,7 +18,7 @@ from typing import Final
 import pyarrow as pa
 
 from pyspark_kgroup.errors import ChannelEnded, KeyRefused
-from pyspark_kgroup.executor.place import Place, RecentFailures
+from pyspark_kgroup.executor.sidecar_dir import RecentFailures, SidecarDir
 from pyspark_kgroup.executor.worker.registry_client import RegistryClient
 from pyspark_kgroup.limits import SIDECAR_SILENCE_MS, SIDECAR_START_MS
 from pyspark_kgroup.shared.channel import Channel, connect
@@ -78,7 +78,7 @@ class SidecarClient:
         self,
         executor: Executor,
         access: RegistryAccess,
-        place: Place | None,
+        place: SidecarDir | None,
         registry: RegistryClient,
         failures: RecentFailures,
     ) -> None:
@@ -163,7 +163,7 @@ class SidecarClient:
         except OSError as problem:
             raise ChannelEnded(f"The sidecar has gone ({problem}).") from None
 
-    def _require_place(self) -> Place:
+    def _require_place(self) -> SidecarDir:
         if self._place is None or not self._executor.warm or not hasattr(os, "pidfd_open"):
             raise SidecarUnavailable(
                 "This platform does not say whose worker a process is, and when that executor ends."

@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from pyspark_kgroup.errors import ChannelEnded, RegistryUnreachable, SeatRefused
 from pyspark_kgroup.executor.batch_stream import receive
-from pyspark_kgroup.executor.place import Place, RecentFailures, place_of
 from pyspark_kgroup.executor.read.read_sizes import ReadSizes
+from pyspark_kgroup.executor.sidecar_dir import RecentFailures, SidecarDir, sidecar_dir_of
 from pyspark_kgroup.executor.worker.registry_client import RegistryAnswer, RegistryClient
 from pyspark_kgroup.executor.worker.sidecar_start import (
     SidecarAnswer,
@@ -281,9 +281,9 @@ class _Query:
         return ()
 
 
-def _place_of(executor: Executor, key: bytes) -> Place | None:
+def _place_of(executor: Executor, key: bytes) -> SidecarDir | None:
     try:
-        return place_of(executor, key)
+        return sidecar_dir_of(executor, key)
     except OSError as problem:
         log.debug("there is no place for a sidecar: %s", problem)
         return None

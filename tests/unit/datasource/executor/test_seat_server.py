@@ -20,9 +20,9 @@ from pyspark_kgroup.executor.native.broker_connection import Broker
 from pyspark_kgroup.executor.native.connection_security import ConnectionSecurity
 from pyspark_kgroup.executor.native.fetch_settings import FetchSettings
 from pyspark_kgroup.executor.sidecar import librdkafka_prefetcher, seat_server
-from pyspark_kgroup.executor.sidecar.ahead import Ahead
 from pyspark_kgroup.executor.sidecar.librdkafka_prefetcher import LibrdkafkaPrefetcher
 from pyspark_kgroup.executor.sidecar.native_prefetcher import NativePrefetcher
+from pyspark_kgroup.executor.sidecar.prefetch_buffer import PrefetchBuffer
 from pyspark_kgroup.executor.sidecar.prefetcher import NativeFirst, Prefetcher
 from pyspark_kgroup.executor.sidecar.seat_server import SeatServer
 from pyspark_kgroup.shared.channel import Frames, frame
@@ -88,7 +88,7 @@ def consumer(monkeypatch: pytest.MonkeyPatch) -> Consumer:
 
 
 @contextmanager
-def serving(ahead: Ahead, prefetcher: Prefetcher) -> Iterator[socket.socket]:
+def serving(ahead: PrefetchBuffer, prefetcher: Prefetcher) -> Iterator[socket.socket]:
     """The sidecar's end of a server that runs."""
     ours, its = socket.socketpair()
     server = threading.Thread(target=SeatServer(its, ahead, prefetcher).run)
@@ -103,7 +103,7 @@ def serving(ahead: Ahead, prefetcher: Prefetcher) -> Iterator[socket.socket]:
 @pytest.fixture
 def control(consumer: Consumer) -> Iterator[socket.socket]:
     """The sidecar's end of a server that fetches with librdkafka."""
-    ahead = Ahead()
+    ahead = PrefetchBuffer()
     with serving(ahead, LibrdkafkaPrefetcher(ahead, lambda: 1024 * 1024, {}, include_headers=False)) as control:
         yield control
 
@@ -171,7 +171,7 @@ def test_a_read_after_a_certificate_was_renewed_begins_with_a_new_consumer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """librdkafka reads certificates when a consumer is made. One that it cannot read yet makes no new consumer."""
-    ca, ahead = tmp_path / "ca.pem", Ahead()
+    ca, ahead = tmp_path / "ca.pem", PrefetchBuffer()
     ca.write_text("the first one")
     logs: Values = {tp: [str(offset).encode() for offset in range(10)] for tp in (P0, P1)}
     made: list[tuple[str, Consumer]] = []
@@ -211,7 +211,7 @@ def test_partitions_of_a_silent_broker_are_read_with_librdkafka_after_all_others
 ) -> None:
     """Before the server takes itself for stalled: all that it has fetched ahead would be lost with it."""
     monkeypatch.setattr(seat_server, "SEAT_SERVER_STALL_MS", 20_000)  # of which half is not needed on a busy machine
-    ahead = Ahead()
+    ahead = PrefetchBuffer()
 
     def native() -> NativePrefetcher:
         parts = (library, FetchSettings.of({}), ConnectionSecurity())

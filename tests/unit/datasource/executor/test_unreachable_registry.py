@@ -14,7 +14,7 @@ from harness.sidecars import let_retry_time_pass, sleeping_executor, with_regist
 from pyspark_kgroup.driver.registry.registry import Registry
 from pyspark_kgroup.errors import RegistryUnreachable
 from pyspark_kgroup.executor import place as place_module
-from pyspark_kgroup.executor.place import Place, RecentFailures, place_of
+from pyspark_kgroup.executor.sidecar_dir import RecentFailures, SidecarDir, sidecar_dir_of
 from pyspark_kgroup.executor.worker import registry_client, ticket_reader
 from pyspark_kgroup.executor.worker.ticket_reader import Worker
 from pyspark_kgroup.limits import SIDECAR_RETRY_MS
@@ -57,8 +57,8 @@ def firewalled(registry: Registry) -> Iterator[TicketPayload]:
 
 
 @pytest.fixture
-def place(executor: Executor, registry: Registry) -> Place:
-    return place_of(executor, registry.key)
+def place(executor: Executor, registry: Registry) -> SidecarDir:
+    return sidecar_dir_of(executor, registry.key)
 
 
 def took_s(executor: Executor, ticket: TicketPayload, worker: Worker | None = None) -> float:
@@ -87,7 +87,7 @@ def test_only_the_first_worker_waits_for_an_unreachable_registry(
 
 
 def test_after_the_retry_time_the_registry_is_asked(
-    registry: Registry, executor: Executor, firewalled: TicketPayload, place: Place
+    registry: Registry, executor: Executor, firewalled: TicketPayload, place: SidecarDir
 ) -> None:
     took_s(executor, firewalled)
     let_retry_time_pass(place)
@@ -127,7 +127,7 @@ def test_a_late_ticket_asks_a_registry_whose_process_has_ended_for_a_shorter_tim
 
 
 def test_workers_that_start_together_wait_together_and_start_no_sidecar(
-    executor: Executor, firewalled: TicketPayload, place: Place
+    executor: Executor, firewalled: TicketPayload, place: SidecarDir
 ) -> None:
     """A sidecar would take a second to start, only to find that it cannot reach the registry."""
     warm = replace(executor, warm=True)
@@ -138,7 +138,7 @@ def test_workers_that_start_together_wait_together_and_start_no_sidecar(
 
 
 def test_marks_in_a_folder_that_others_can_open_are_not_believed(
-    registry: Registry, executor: Executor, firewalled: TicketPayload, place: Place
+    registry: Registry, executor: Executor, firewalled: TicketPayload, place: SidecarDir
 ) -> None:
     took_s(executor, firewalled)
     place.folder.chmod(0o755)
@@ -147,7 +147,7 @@ def test_marks_in_a_folder_that_others_can_open_are_not_believed(
 
 
 def test_a_worker_that_can_leave_no_mark_remembers_the_failure_for_as_long(
-    registry: Registry, executor: Executor, place: Place, monkeypatch: pytest.MonkeyPatch
+    registry: Registry, executor: Executor, place: SidecarDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.folder.mkdir(mode=0o755)
     place.folder.chmod(0o755)
@@ -163,11 +163,13 @@ def test_a_worker_that_can_leave_no_mark_remembers_the_failure_for_as_long(
         assert reached.counts().accepted == 1
 
 
-def test_the_first_mark_of_an_executor_removes_those_of_executors_that_have_ended(place: Place) -> None:
+def test_the_first_mark_of_an_executor_removes_those_of_executors_that_have_ended(place: SidecarDir) -> None:
     """Where no sidecar can be had, only marks are left in the folder of temporary files, and no sidecar sweeps them."""
-    ended = place_of(Executor(key="here:1:5", executor_id="0", host="here", pid=1), b"key")  # another has that pid now
+    ended = sidecar_dir_of(
+        Executor(key="here:1:5", executor_id="0", host="here", pid=1), b"key"
+    )  # another has that pid now
     ended.mark("no-registry-of-old")
-    beside = Place(place.folder.with_name(f"{place.folder.name}x"))
+    beside = SidecarDir(place.folder.with_name(f"{place.folder.name}x"))
     beside.mark("no-registry-q")
     assert not ended.folder.exists()
     place.mark("no-registry-q")
@@ -177,7 +179,7 @@ def test_the_first_mark_of_an_executor_removes_those_of_executors_that_have_ende
 
 
 @pytest.mark.parametrize("marked", [True, False], ids=["with a mark", "without a place"])
-def test_a_failure_is_remembered_for_the_retry_time_and_no_longer(place: Place, marked: bool) -> None:
+def test_a_failure_is_remembered_for_the_retry_time_and_no_longer(place: SidecarDir, marked: bool) -> None:
     now_s = 1_000.0
     failures = RecentFailures(place if marked else None, "q", lambda: now_s)
     assert not failures.has("no-registry")

@@ -107,7 +107,7 @@ HELD_BY = {
         "test_a_checkpoint_of_another_group_makes_a_warning_with_both_names",
     ),
     38: (HERE, "test_the_checkpoint_of_the_built_in_source_ends_at_once_with_the_way_from_it"),
-    39: (f"{DRIVER}/test_odd_commits.py", "test_a_committed_offset_that_was_moved_back_is_ignored_with_a_warning"),
+    39: (f"{DRIVER}/test_ignored_commits.py", "test_a_committed_offset_that_was_moved_back_is_ignored_with_a_warning"),
     40: (
         f"{DRIVER}/test_spark_python.py",
         "test_an_environment_that_was_not_activated_is_named_with_the_python_that_spark_starts",

@@ -13,8 +13,8 @@ from pyspark_kgroup.executor.native.connection_security import ConnectionSecurit
 from pyspark_kgroup.executor.native.decode import Unusual
 from pyspark_kgroup.executor.native.fetch_settings import FetchSettings
 from pyspark_kgroup.executor.sidecar import native_prefetcher
-from pyspark_kgroup.executor.sidecar.ahead import Ahead
 from pyspark_kgroup.executor.sidecar.native_prefetcher import NativePrefetcher
+from pyspark_kgroup.executor.sidecar.prefetch_buffer import PrefetchBuffer
 from pyspark_kgroup.executor.sidecar.prefetcher import CannotServe, NativeFirst, Readable
 from pyspark_kgroup.limits import (
     FETCH_BUSY_BYTES_MIN,
@@ -35,7 +35,7 @@ class Seat:
     """A seat's spans and the prefetcher that fills them. Rows are taken as offsets."""
 
     def __init__(self, library: CDLL, share: int = PLENTY, *, read_committed: bool = False) -> None:
-        self.ahead = Ahead()
+        self.ahead = PrefetchBuffer()
         settings = FetchSettings.of({"isolation.level": "read_committed"} if read_committed else {})
         self._parts = (self.ahead, lambda: share, library, settings, ConnectionSecurity())
         self.prefetcher = self.native()
@@ -409,7 +409,7 @@ def test_a_connection_that_ends_while_nothing_is_asked_is_opened_anew(library: C
 class Librdkafka:
     """Stands for librdkafka: each `fetch` brings all records that are wanted, as far as a caller sees."""
 
-    def __init__(self, ahead: Ahead) -> None:
+    def __init__(self, ahead: PrefetchBuffer) -> None:
         self.ahead = ahead
         self.began: dict[TopicPartition, int] = {}
         self.closed = False

@@ -35,7 +35,7 @@ class _Found:
     """End offsets of those partitions in `held` whose leaders answered."""
 
 
-class Rest:
+class IdleCheck:
     """Remembers how the last boundary found seats, topics and logs, if it had no work."""
 
     def __init__(self, group: GroupPort, options: SourceOptions) -> None:

@@ -9,7 +9,7 @@ from harness.custom_assignors import FirstTakesAll
 
 from spark_kgroup.assignors.custom import load_assignor
 from spark_kgroup.model import DescribedGroup, DescribedMember, Subscription, TopicDescription, TopicPartition
-from spark_kgroup.runtime.misfit import Misfit, left_out_by, misfit_of, topics_of, unshared_of
+from spark_kgroup.runtime.assignment_drift import AssignmentDrift, left_out_by, misfit_of, topics_of, unshared_of
 
 STICKY = "cooperative-sticky"
 
@@ -43,33 +43,41 @@ def group(*members: DescribedMember, protocol: str = STICKY) -> DescribedGroup:
 @pytest.mark.parametrize(
     ("members", "there", "found"),
     [
-        pytest.param([member("a", "t", "t012")], {"t": 3}, Misfit(), id="all fits"),
-        pytest.param([member("a", "t", "t01")], {"t": 3}, Misfit(without_owner=tps("t2")), id="a partition was added"),
+        pytest.param([member("a", "t", "t012")], {"t": 3}, AssignmentDrift(), id="all fits"),
+        pytest.param(
+            [member("a", "t", "t01")], {"t": 3}, AssignmentDrift(without_owner=tps("t2")), id="a partition was added"
+        ),
         pytest.param(
             [member("a", "t", "t01"), member("b", "u")],
             {"t": 2, "u": 1},
-            Misfit(without_owner=tps("u0")),
+            AssignmentDrift(without_owner=tps("u0")),
             id="nobody has what another member subscribes",
         ),
-        pytest.param([member("a", "t", "t0", "t01")], {"t": 2}, Misfit(), id="withheld, and claimed"),
-        pytest.param([member("a", "t", "t012")], {"t": 2}, Misfit(gone=tps("t2")), id="a topic was made anew, smaller"),
-        pytest.param([member("a", "tu", "t0 u0")], {"t": 1}, Misfit(gone=tps("u0")), id="a topic was deleted"),
-        pytest.param([member("a", "th", "t0 h0")], {"t": 1}, Misfit(), id="a topic cannot be seen"),
+        pytest.param([member("a", "t", "t0", "t01")], {"t": 2}, AssignmentDrift(), id="withheld, and claimed"),
+        pytest.param(
+            [member("a", "t", "t012")], {"t": 2}, AssignmentDrift(gone=tps("t2")), id="a topic was made anew, smaller"
+        ),
+        pytest.param([member("a", "tu", "t0 u0")], {"t": 1}, AssignmentDrift(gone=tps("u0")), id="a topic was deleted"),
+        pytest.param([member("a", "th", "t0 h0")], {"t": 1}, AssignmentDrift(), id="a topic cannot be seen"),
         pytest.param(
             [member("a", "t", "t0 u0"), member("b", "u", "u1")],
             {"t": 1, "u": 2},
-            Misfit(not_subscribed=tps("u0")),
+            AssignmentDrift(not_subscribed=tps("u0")),
             id="a member has left a topic",
         ),
-        pytest.param([member("ours", "t", "t0 u0")], {"t": 1, "u": 1}, Misfit(), id="... and gives it up itself"),
-        pytest.param([member("a", None, "t0")], {"t": 1}, Misfit(), id="a subscription cannot be read"),
-        pytest.param([member("a", "tx", "t0")], {"t": 1}, Misfit(), id="a subscribed topic does not exist"),
-        pytest.param([member("a", "t"), member("b", "t", "t0")], {"t": 1}, Misfit(), id="a member has nothing"),
-        pytest.param([], {}, Misfit(), id="no members"),
+        pytest.param(
+            [member("ours", "t", "t0 u0")], {"t": 1, "u": 1}, AssignmentDrift(), id="... and gives it up itself"
+        ),
+        pytest.param([member("a", None, "t0")], {"t": 1}, AssignmentDrift(), id="a subscription cannot be read"),
+        pytest.param([member("a", "tx", "t0")], {"t": 1}, AssignmentDrift(), id="a subscribed topic does not exist"),
+        pytest.param(
+            [member("a", "t"), member("b", "t", "t0")], {"t": 1}, AssignmentDrift(), id="a member has nothing"
+        ),
+        pytest.param([], {}, AssignmentDrift(), id="no members"),
     ],
 )
 def test_the_assignment_of_a_group_at_rest_fits_or_not(
-    members: list[DescribedMember], there: Mapping[str, int], found: Misfit
+    members: list[DescribedMember], there: Mapping[str, int], found: AssignmentDrift
 ) -> None:
     assert misfit_of(group(*members), topics(**there), hidden={"h"}, ours={"ours-1"}) == found
 
@@ -97,7 +105,9 @@ def test_a_member_lacks_a_share_if_its_group_s_assignor_says_so(
 
 
 def test_a_misfit_says_all_that_does_not_fit() -> None:
-    misfit = Misfit(without_owner=tps("t01"), gone=tps("u0"), not_subscribed=tps("v0"), unshared=frozenset("wx"))
+    misfit = AssignmentDrift(
+        without_owner=tps("t01"), gone=tps("u0"), not_subscribed=tps("v0"), unshared=frozenset("wx")
+    )
     assert misfit.reason == (
         "2 partitions without an owner; 1 partitions that are gone; 1 partitions assigned to members that do not "
         "subscribe to them; subscribed without a share: w, x"
@@ -106,12 +116,12 @@ def test_a_misfit_says_all_that_does_not_fit() -> None:
 
 @pytest.mark.parametrize("more", ["without_owner", "gone", "not_subscribed", "unshared"])
 def test_a_misfit_is_part_of_another_that_has_all_of_it(more: str) -> None:
-    whole = Misfit(without_owner=tps("t0"), gone=tps("t0"), not_subscribed=tps("t0"), unshared=frozenset("t"))
-    part = Misfit(**{more: getattr(whole, more)})
+    whole = AssignmentDrift(without_owner=tps("t0"), gone=tps("t0"), not_subscribed=tps("t0"), unshared=frozenset("t"))
+    part = AssignmentDrift(**{more: getattr(whole, more)})
     assert part
     assert part <= whole
     assert not whole <= part
-    assert not part <= Misfit()
+    assert not part <= AssignmentDrift()
 
 
 def test_ten_thousand_partitions_of_a_thousand_members_are_compared() -> None:
@@ -127,7 +137,7 @@ def test_ten_thousand_partitions_of_a_thousand_members_are_compared() -> None:
         )
         for name, owned in share.items()
     ]
-    assert misfit_of(group(*members), topics(t=10_000)) == Misfit()
+    assert misfit_of(group(*members), topics(t=10_000)) == AssignmentDrift()
     assert len(misfit_of(group(*members), topics(t=10_003)).without_owner) == 3
     assert unshared_of(group(*members), topics(t=10_000)) == set()
 

@@ -15,7 +15,7 @@ from spark_kgroup.member import contract
 from spark_kgroup.runtime.session import Session
 
 
-class Neighbours:
+class JoinNudge:
     """Has seats that are in a generation ask, while other seats of this process wait for the next one.
 
     Args:

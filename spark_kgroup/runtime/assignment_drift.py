@@ -23,7 +23,7 @@ _NONE: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Misfit:
+class AssignmentDrift:
     """The ways in which a group's assignment does not fit, falsy if it fits.
 
     Attributes:
@@ -42,7 +42,7 @@ class Misfit:
     def __bool__(self) -> bool:
         return bool(self.without_owner or self.gone or self.not_subscribed or self.unshared)
 
-    def __le__(self, other: Misfit) -> bool:
+    def __le__(self, other: AssignmentDrift) -> bool:
         """Whether `other` has all of this."""
         return (
             self.without_owner <= other.without_owner
@@ -78,7 +78,7 @@ def misfit_of(
     *,
     hidden: Collection[str] = (),
     ours: Collection[str] = (),
-) -> Misfit:
+) -> AssignmentDrift:
     """The misfit of the assignment of a classic group at rest.
 
     A claimed partition has an owner: in a cooperative rebalance it is withheld from all members until its claimant has
@@ -94,7 +94,7 @@ def misfit_of(
     assigned = frozenset(tp for member in group.members for tp in member.assignment)
     claimed = frozenset(tp for member in group.members for tp in member.claimed)
     there = frozenset(tp for name in topics.keys() & subscribed for tp in topics[name].partitions)
-    return Misfit(
+    return AssignmentDrift(
         without_owner=there - assigned - claimed,
         gone=frozenset(tp for tp in assigned if tp.topic not in hidden and not exists(tp, topics)),
         not_subscribed=frozenset(

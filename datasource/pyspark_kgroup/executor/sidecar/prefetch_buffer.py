@@ -50,7 +50,7 @@ class _Piece(NamedTuple):
     bytes: int
 
 
-class Ahead:
+class PrefetchBuffer:
     """The buffer of one seat.
 
     Attributes:

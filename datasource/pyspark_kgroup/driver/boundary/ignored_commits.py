@@ -20,7 +20,7 @@ from spark_kgroup.seat_note import Author
 log = logging.getLogger(__name__)
 
 
-class OddCommits:
+class IgnoredCommitWarnings:
     """Warns, and remembers the offsets that it has warned of."""
 
     def __init__(self, options: SourceOptions, us: Author) -> None:

@@ -32,8 +32,8 @@ _LOCK_TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The folder. `place_of` names it."""
+class SidecarDir:
+    """The folder. `sidecar_dir_of` names it."""
 
     folder: Path
 
@@ -142,7 +142,7 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def place_of(executor: Executor, key: bytes) -> Place:
+def sidecar_dir_of(executor: Executor, key: bytes) -> SidecarDir:
     """Where the sidecar of `executor` for the application with `key` is.
 
     Raises:
@@ -150,7 +150,7 @@ def place_of(executor: Executor, key: bytes) -> Place:
     """
     # With the key, so that another user cannot tell the next folder's name from the folders that are there.
     digest = hmac.digest(key, f"place of {executor.key}".encode(), "sha256").hex()[:16]
-    return Place(folder_of(executor.pid, executor.key.rpartition(":")[2], digest))
+    return SidecarDir(folder_of(executor.pid, executor.key.rpartition(":")[2], digest))
 
 
 class RecentFailures:
@@ -164,7 +164,7 @@ class RecentFailures:
         clock_s: a monotonic one.
     """
 
-    def __init__(self, place: Place | None, query: str, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, place: SidecarDir | None, query: str, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._place = place
         self._query = query
         self._clock_s = clock_s

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_kgroup.executor.sidecar.ahead import Ahead
+from pyspark_kgroup.executor.sidecar.prefetch_buffer import PrefetchBuffer
 from pyspark_kgroup.shared.arrow import arrow_schema
 from spark_kgroup.model import TopicPartition
 
@@ -43,15 +43,15 @@ def of(partition: TopicPartition, *offsets: int) -> list[Record]:
 
 
 @pytest.fixture
-def ahead() -> Ahead:
+def ahead() -> PrefetchBuffer:
     """Spans of three partitions of one topic, from offset 0 on."""
-    ahead = Ahead()
+    ahead = PrefetchBuffer()
     for partition in (P0, P1, P2):
         ahead.begin(partition, 0)
     return ahead
 
 
-def test_taking_returns_records_below_each_end_and_keeps_the_rest_in_order(ahead: Ahead) -> None:
+def test_taking_returns_records_below_each_end_and_keeps_the_rest_in_order(ahead: PrefetchBuffer) -> None:
     ahead.add(batch(of(P0, 0, 1, 2) + of(P1, 0, 1) + of(P0, 3, 5)))
     ahead.add(batch(of(P1, 2, 3)))
     assert records(ahead.take({P0: 3, P1: 3})) == of(P0, 0, 1, 2) + of(P1, 0, 1) + of(P1, 2)
@@ -61,7 +61,7 @@ def test_taking_returns_records_below_each_end_and_keeps_the_rest_in_order(ahead
     assert ahead.bytes == 0
 
 
-def test_a_read_that_starts_where_the_last_one_ended_is_served(ahead: Ahead) -> None:
+def test_a_read_that_starts_where_the_last_one_ended_is_served(ahead: PrefetchBuffer) -> None:
     ahead.add(batch(of(P0, 0, 1, 2, 3)))
     ahead.take({P0: 2})
     assert ahead.skip(P0, 2)
@@ -70,13 +70,13 @@ def test_a_read_that_starts_where_the_last_one_ended_is_served(ahead: Ahead) -> 
     assert ahead.next_offset(P0) == 4
 
 
-def test_records_below_a_reads_start_are_skipped(ahead: Ahead) -> None:
+def test_records_below_a_reads_start_are_skipped(ahead: PrefetchBuffer) -> None:
     ahead.add(batch(of(P0, 0, 1, 2, 3) + of(P1, 0)))
     assert ahead.skip(P0, 2)
     assert records(ahead.take({P0: 9, P1: 9})) == of(P0, 2, 3) + of(P1, 0)
 
 
-def test_a_start_outside_the_span_cannot_be_served(ahead: Ahead) -> None:
+def test_a_start_outside_the_span_cannot_be_served(ahead: PrefetchBuffer) -> None:
     ahead.add(batch(of(P0, 0, 1, 2, 3)))
     ahead.take({P0: 2})
     assert not ahead.skip(P0, 1)  # taken already: a retry
@@ -85,7 +85,7 @@ def test_a_start_outside_the_span_cannot_be_served(ahead: Ahead) -> None:
     assert records(ahead.take({P0: 4})) == of(P0, 2, 3)
 
 
-def test_markers_and_compacted_records_move_a_span(ahead: Ahead) -> None:
+def test_markers_and_compacted_records_move_a_span(ahead: PrefetchBuffer) -> None:
     ahead.add(batch(of(P0, 0)))
     ahead.advance(P0, 7)
     ahead.advance(P0, 3)
@@ -95,14 +95,14 @@ def test_markers_and_compacted_records_move_a_span(ahead: Ahead) -> None:
     assert ahead.skip(P0, 7)
 
 
-def test_a_new_span_forgets_the_old_one(ahead: Ahead) -> None:
+def test_a_new_span_forgets_the_old_one(ahead: PrefetchBuffer) -> None:
     ahead.add(batch(of(P0, 4, 5) + of(P1, 0)))
     ahead.begin(P0, 1)
     ahead.add(batch(of(P0, 1, 2)))
     assert records(ahead.take({P0: 9, P1: 9})) == of(P1, 0) + of(P0, 1, 2)
 
 
-def test_a_dropped_partition_leaves_the_others(ahead: Ahead) -> None:
+def test_a_dropped_partition_leaves_the_others(ahead: PrefetchBuffer) -> None:
     ahead.add(batch(of(P0, 0) + of(P1, 0) + of(P0, 1)))
     ahead.drop(P0)
     ahead.add(batch(of(P0, 2) + of(P1, 1)))  # on its way when it was dropped
@@ -111,20 +111,20 @@ def test_a_dropped_partition_leaves_the_others(ahead: Ahead) -> None:
     assert ahead.bytes == 0
 
 
-def test_partitions_of_two_topics_with_the_same_number_are_kept_apart(ahead: Ahead) -> None:
+def test_partitions_of_two_topics_with_the_same_number_are_kept_apart(ahead: PrefetchBuffer) -> None:
     ahead.begin(OTHER, 0)
     ahead.add(batch(of(P0, 0) + of(OTHER, 0) + of(OTHER, 1)))
     assert records(ahead.take({OTHER: 1})) == of(OTHER, 0)
     assert records(ahead.take({OTHER: 2, P0: 1})) == of(P0, 0) + of(OTHER, 1)
 
 
-def test_an_offset_that_comes_twice_is_an_error(ahead: Ahead) -> None:
+def test_an_offset_that_comes_twice_is_an_error(ahead: PrefetchBuffer) -> None:
     ahead.add(batch(of(P0, 0, 1)))
     with pytest.raises(ValueError, match="offset 1 of t-0 came after 1"):
         ahead.add(batch(of(P0, 1, 2)))
 
 
-def test_bytes_count_only_the_records_that_are_left(ahead: Ahead) -> None:
+def test_bytes_count_only_the_records_that_are_left(ahead: PrefetchBuffer) -> None:
     ahead.add(batch(of(P0, *range(100)), value=bytes(1_000)))
     whole = ahead.bytes
     assert 100_000 < whole < 120_000
@@ -136,7 +136,7 @@ def test_bytes_count_only_the_records_that_are_left(ahead: Ahead) -> None:
 
 @given(st.data())
 def test_every_record_is_taken_once(data: st.DataObject) -> None:
-    ahead = Ahead()
+    ahead = PrefetchBuffer()
     partitions = (P0, P1, OTHER)
     arrived = dict.fromkeys(partitions, 0)
     ends = dict.fromkeys(partitions, 0)
