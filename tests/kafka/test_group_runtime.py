@@ -13,7 +13,7 @@ from harness.kafka import produce
 from harness.runtime import options_of, owned, settings_of
 from harness.waiting import wait_for
 
-from pyspark_kgroup.driver.boundary import rest
+from pyspark_kgroup.driver.boundary import idle_check
 from pyspark_kgroup.driver.boundary.boundary import Boundary
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from spark_kgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
@@ -175,7 +175,7 @@ def test_idle_triggers_ask_brokers_for_end_offsets_alone(
         return await call(self, request, **more)
 
     monkeypatch.setattr(Connection, "call", noted)
-    monkeypatch.setattr(rest, "IDLE_TOPICS_MAX_AGE_MS", 300_000)
+    monkeypatch.setattr(idle_check, "IDLE_TOPICS_MAX_AGE_MS", 300_000)
     _, boundary = run("one", 2, **{"kafka.metadata.max.age.ms": "300000", "kafka.heartbeat.interval.ms": "3000"})
     durable = boundary.advance(EMPTY)
     at_rest = boundary.advance(durable)

@@ -13,7 +13,7 @@ from harness.sidecars import let_retry_time_pass, sleeping_executor, with_regist
 
 from pyspark_kgroup.driver.registry.registry import Registry
 from pyspark_kgroup.errors import RegistryUnreachable
-from pyspark_kgroup.executor import place as place_module
+from pyspark_kgroup.executor import sidecar_dir
 from pyspark_kgroup.executor.sidecar_dir import RecentFailures, SidecarDir, sidecar_dir_of
 from pyspark_kgroup.executor.worker import registry_client, ticket_reader
 from pyspark_kgroup.executor.worker.ticket_reader import Worker
@@ -158,7 +158,7 @@ def test_a_worker_that_can_leave_no_mark_remembers_the_failure_for_as_long(
     with registry_at(port, registry.key) as reached:
         took_s(executor, ticket, worker)  # it would be reached
         assert reached.counts().accepted == 0
-        monkeypatch.setattr(place_module, "SIDECAR_RETRY_MS", 0)
+        monkeypatch.setattr(sidecar_dir, "SIDECAR_RETRY_MS", 0)
         took_s(executor, ticket, worker)
         assert reached.counts().accepted == 1
 
