@@ -1,5 +1,6 @@
 """The cluster, its topics, the queries, producers and peers of one run."""
 
+import asyncio
 import os
 import signal
 import threading
@@ -11,9 +12,6 @@ from math import inf
 from pathlib import Path
 from typing import Final, Self
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
-from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
 from harness.waiting import wait_for
 from history.facts import Lasting
 
@@ -31,7 +29,11 @@ from chaos.producers import Producing
 from chaos.queries import Query
 from chaos.schedule import MAIN_SESSION_S, SECOND_SESSION_S, Event, Fault, schedule
 from chaos.visits import VISITS, VISITS_PARTITIONS, Visits
+from spark_kgroup.errors import WireError
 from spark_kgroup.model import CLASSIC, CONSUMER, TopicPartition
+from spark_kgroup.wire import messages
+from spark_kgroup.wire.address import parse_bootstrap
+from spark_kgroup.wire.cluster import Cluster as WireCluster
 
 GROUP: Final = "chaos"
 MARKER: Final = "KGROUP_CHAOS_RUN"
@@ -274,7 +276,7 @@ class ChaosWorld:
         """
         try:
             return {name: pair for name, pair in self._positions().items() if pair[0] != pair[1]}
-        except (KafkaException, TimeoutError) as problem:
+        except WireError as problem:
             return {str(problem): (0, 0)}
 
     def _is_read(self, topic: str, records: int) -> bool:
@@ -284,7 +286,7 @@ class ChaosWorld:
         """
         try:
             positions = self._positions()
-        except (KafkaException, TimeoutError):
+        except WireError:
             return False
         of_topic = [pair for name, pair in positions.items() if name.rpartition("-")[0] == topic]
         return all(at == end for at, end in of_topic) and sum(end for _, end in of_topic) >= records
@@ -293,14 +295,10 @@ class ChaosWorld:
         """Partition -> (committed, log end).
 
         Raises:
-            KafkaException: the cluster does not say.
-            TimeoutError: it does not say in time.
+            WireError: the cluster does not say, or not in time.
         """
-        all_of_them = [KafkaPartition(topic, p) for topic, count in self._counts.items() for p in range(count)]
-        admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap_servers})  # a new one, as in harness.groups
-        committed = _committed(admin, all_of_them)
-        ends = admin.list_offsets({tp: OffsetSpec.latest() for tp in all_of_them})  # type: ignore[no-untyped-call]
-        return {f"{tp.topic}-{tp.partition}": (committed[tp], ends[tp].result(10).offset) for tp in all_of_them}
+        partitions = [TopicPartition(topic, p) for topic, count in self._counts.items() for p in range(count)]
+        return asyncio.run(_positions(self.kafka.bootstrap_servers, partitions))
 
     def evidence(self) -> Evidence:
         """Read all evidence, stop the cluster, and look for processes that are left."""
@@ -392,7 +390,15 @@ def _read(server: str, topics: Sequence[str], members: int, prefix: str) -> dict
     }
 
 
-def _committed(admin: AdminClient, partitions: list[KafkaPartition]) -> dict[KafkaPartition, int]:
-    asked = ConsumerGroupTopicPartitions(GROUP, partitions)
-    answer = admin.list_consumer_group_offsets([asked])[GROUP].result(10)
-    return {KafkaPartition(tp.topic, tp.partition): tp.offset for tp in answer.topic_partitions}
+async def _positions(bootstrap_servers: str, partitions: Sequence[TopicPartition]) -> dict[str, tuple[int, int]]:
+    """By the engine's own client: librdkafka's admin client crashes the process if brokers vanish while it asks."""
+    wire = WireCluster(parse_bootstrap(bootstrap_servers), client_id="chaos", api_timeout_ms=10_000)
+    try:
+        committed = await wire.committed_offsets(GROUP, partitions)
+        ends = await wire.list_offsets(dict.fromkeys(partitions, messages.LATEST))
+    finally:
+        await wire.close()
+    return {
+        f"{tp.topic}-{tp.partition}": (found.offset if (found := committed[tp]) is not None else -1, ends[tp].offset)
+        for tp in partitions
+    }
