@@ -11,7 +11,7 @@ from typing import Final
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 from harness.application import sink_files
-from harness.kafka import messages, sidecar_dir_of
+from harness.kafka import messages, place_of
 from history.facts import Warned
 
 from chaos.evidence import ApplicationEvidence, Batch, Commit, Delivered, Expulsion, Join
@@ -109,7 +109,7 @@ def committed_records(bootstrap: str, topic: str) -> dict[TopicPartition, dict[i
     """The records that a read_committed reader finds: partition -> offset -> value."""
     found: dict[TopicPartition, dict[int, bytes]] = {}
     for message in messages(bootstrap, topic):
-        (partition, offset), value = sidecar_dir_of(message), message.value()
+        (partition, offset), value = place_of(message), message.value()
         assert value is not None, "chaos writes no tombstones"
         found.setdefault(TopicPartition(topic, partition), {})[offset] = value
     return found

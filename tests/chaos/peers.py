@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
-from harness.kafka import sidecar_dir_of
+from harness.kafka import place_of
 
 from chaos.evidence import Delivered, Failure, PeerEvidence, Span
 from chaos.producers import QUIET
@@ -146,7 +146,7 @@ class Peer:
 
 
 def _delivered(message: Message) -> Delivered:
-    (partition, offset), topic, value = sidecar_dir_of(message), message.topic(), message.value()
+    (partition, offset), topic, value = place_of(message), message.topic(), message.value()
     assert topic is not None
     assert value is not None, "chaos writes no tombstones"
     return Delivered(model.TopicPartition(topic, partition), offset, value, wall_at_s=time.time())

@@ -8,7 +8,7 @@ import struct
 from collections import defaultdict
 from itertools import pairwise
 
-from harness.kafka import messages, sidecar_dir_of
+from harness.kafka import messages, place_of
 from spark_kgroup.testing.group_log import GroupRecord, decode_group_metadata
 
 Commit = tuple[int, int]
@@ -32,7 +32,7 @@ def group_history(bootstrap: str, group: str) -> list[Commit | GroupRecord]:
             _, offset = struct.unpack_from(">hq", value)
             history.append((partition, offset))
         elif version == _GROUP_METADATA_KEY:
-            record = decode_group_metadata(value, sidecar_dir_of(message)[1])
+            record = decode_group_metadata(value, place_of(message)[1])
             assert record is not None
             history.append(record)
     return history

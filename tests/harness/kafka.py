@@ -104,10 +104,10 @@ def messages(bootstrap: str, topic: str) -> Iterator[Message]:
 
 def contents(bootstrap: str, topic: str) -> Contents:
     """Everything the topic holds now, read to the end of every partition."""
-    return {sidecar_dir_of(m): m.value() for m in messages(bootstrap, topic)}
+    return {place_of(m): m.value() for m in messages(bootstrap, topic)}
 
 
-def sidecar_dir_of(message: Message) -> tuple[int, int]:
+def place_of(message: Message) -> tuple[int, int]:
     """(partition, offset) of a message that was consumed."""
     partition, offset = message.partition(), message.offset()
     assert partition is not None

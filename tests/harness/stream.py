@@ -1,6 +1,6 @@
 """A kgroup query under test, with all rows that it delivered."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ def start(
     return writer.trigger(**(trigger or {"processingTime": "100 milliseconds"})).start()
 
 
-def assert_exactly(collected: Collected, found: dict[tuple[int, int], bytes]) -> None:
+def assert_exactly(collected: Collected, found: Mapping[tuple[int, int], bytes | None]) -> None:
     """Each record of the topic once, with its value, and in order within each partition of each batch."""
     seen = [(partition, offset) for _, partition, offset, _ in collected.rows]
     assert len(seen) == len(set(seen)), "some records were delivered twice"

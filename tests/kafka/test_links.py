@@ -30,7 +30,9 @@ def word_of(cluster: Cluster, node: int) -> dict[str, set[int]]:
     async def ask() -> ClusterMetadata:
         (address,) = parse_bootstrap(cluster.addresses(node)[0])
         async with await Connection.open(address, client_id="test", request_timeout_ms=30_000) as connection:
-            return metadata_of(await connection.call(messages.metadata(None)))
+            answer = await connection.call(messages.metadata(None))
+        assert isinstance(answer, messages.MetadataResponse)
+        return metadata_of(answer)
 
     word = asyncio.run(ask())
     return {name: {word.leaders.get(tp, -1) for tp in topic.partitions} for name, topic in word.topics.items()}

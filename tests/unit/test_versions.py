@@ -56,7 +56,7 @@ def test_development_has_the_pyspark_that_the_spark_tests_have_unless_told_other
 
 
 def test_this_environment_has_the_locked_versions() -> None:
-    installed = {canonicalize_name(d.metadata["Name"]): d.version for d in distributions()}
+    installed = {str(canonicalize_name(d.metadata["Name"])): d.version for d in distributions()}
     installed.pop("setuptools", None)  # venv brings one. The locked one builds PySpark, elsewhere
     installed.pop("spark-kgroup", None)
     every = {**locked(), **locked(ROOT / "conf" / "pyspark" / f"{installed['pyspark']}.txt")}

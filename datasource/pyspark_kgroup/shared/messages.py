@@ -18,7 +18,7 @@ Runs on: both. Pure.
     sidecar      registry         Heartbeat             Homes
     sidecar      registry         Bind                  Bound | NothingLeft | Refused
     sidecar      registry         Served                -       a worker's, or for its seats' servers
-    sidecar      seats' process   StartSeatServer                  -       with the sockets of a seat's new server
+    sidecar      seats' process   StartSeatServer       -       with the sockets of a seat's new server
     sidecar      seat's server    Serve                 Finished | WorkerGone       with the worker's socket
 
 A message travels as a JSON object: `op` names its type, and it has exactly the fields of that type, by their own names.

@@ -55,7 +55,7 @@ def next_round(members: list[GroupMember], assignment: dict[str, frozenset[Topic
 # A member's user data
 
 
-def test_user_data_is_the_generation_as_int32():
+def test_user_data_is_the_generation_as_int32() -> None:
     # CST.testEncodeAndDecodeGeneration
     assert STICKY.protocol is RebalanceProtocol.COOPERATIVE
     assert STICKY.user_data(parts("t-0"), -1) == b"\xff\xff\xff\xff"
@@ -79,7 +79,7 @@ def test_the_generation_is_in_the_subscription_or_else_in_the_user_data(field, u
 # Whose claim counts
 
 
-def test_two_claims_in_one_generation_cancel_each_other():
+def test_two_claims_in_one_generation_cancel_each_other() -> None:
     # CST.testAllConsumersHaveOwnedPartitionInvalidatedWhenClaimedByMultipleConsumersInSameGeneration...:
     # the partition counts as owned, so no member gets it until both have revoked it
     members = [member("c1", "t", "t-0 t-1"), member("c2", "t", "t-0 t-2"), member("c3", "t")]
@@ -88,14 +88,14 @@ def test_two_claims_in_one_generation_cancel_each_other():
     assert shares(next_round(members, first), t=3)["c3"] == parts("t-0")
 
 
-def test_three_claims_are_judged_by_generation_alone_in_any_order():
+def test_three_claims_are_judged_by_generation_alone_in_any_order() -> None:
     # AST.testSubscriptionNotEqualAndAssignSamePartitionWith3Generation. Java's outcome depends on the order
     claims = [member("c1", "t", "t-0", 5), member("c2", "t", "t-0", 5), member("c3", "t", "t-0", 6)]
     for members in itertools.permutations(claims):
         assert shares(list(members), t=3)["c3"] == parts("t-0")
 
 
-def test_the_claim_of_the_highest_generation_wins():
+def test_the_claim_of_the_highest_generation_wins() -> None:
     # AST.testEnsurePartitionsAssignedToHighestGeneration
     members = [
         member("c1", "a b c", "a-0 b-0 c-0", 10),
@@ -116,7 +116,7 @@ def test_the_claims_of_a_stale_member_do_not_count_against_newer_ones(stale):
     assert shares(members, a=3, b=3) == {"c1": parts("a-0 a-2 b-1"), "c2": parts("a-1 b-0 b-2")}
 
 
-def test_lone_claims_count_in_any_generation():
+def test_lone_claims_count_in_any_generation() -> None:
     # AST.testNoReassignmentOnCurrentMembers
     members = [
         member("c1", "a b c d", "", -1),
@@ -127,7 +127,7 @@ def test_lone_claims_count_in_any_generation():
     assert shares(members, a=3, b=3, c=3, d=3)["c1"] == parts("b-2 c-1 d-0")
 
 
-def test_members_of_old_versions_keep_their_partitions():
+def test_members_of_old_versions_keep_their_partitions() -> None:
     # CST.testAssignorWithOldVersionSubscriptions
     old = [
         GroupMember(
@@ -148,7 +148,7 @@ def test_members_of_old_versions_keep_their_partitions():
 # Equal subscriptions
 
 
-def test_a_first_assignment_is_dealt_round_robin():
+def test_a_first_assignment_is_dealt_round_robin() -> None:
     # AST.testAddRemoveTwoConsumersTwoTopics
     members = [member("c1", "a b"), member("c2", "a b")]
     first = shares(members, a=3, b=4)
@@ -165,13 +165,13 @@ def test_a_first_assignment_is_dealt_round_robin():
     assert fourth == {"c3": parts("a-2 b-3 a-0 b-1"), "c4": parts("b-2 a-1 b-0")}
 
 
-def test_a_member_that_owns_its_quota_gets_the_odd_partition():
+def test_a_member_that_owns_its_quota_gets_the_odd_partition() -> None:
     # AST.testConsumerOwningMinQuotaExpectedMaxQuota
     members = [member("c1", "a b", "a-0 b-1"), member("c2", "a b", "a-1 b-2")]
     assert shares(members, a=2, b=3) == {"c1": parts("a-0 b-1 b-0"), "c2": parts("a-1 b-2")}
 
 
-def test_a_partition_that_must_move_waits_for_its_owner():
+def test_a_partition_that_must_move_waits_for_its_owner() -> None:
     # KIP-429: a partition is not given to its new owner in the round in which the old one is told to revoke it.
     # AST.testMaxQuotaConsumerMoreThanNumExpectedMaxCapacityMembers (Java keeps the same two of four)
     members = [member("c1", "a b", "a-0 b-0"), member("c2", "a b", "a-1 b-1"), member("c3", "a b")]
@@ -185,13 +185,13 @@ def test_a_partition_that_must_move_waits_for_its_owner():
     assert all(first[who] <= second[who] for who in first)
 
 
-def test_members_below_the_quota_are_filled_up():
+def test_members_below_the_quota_are_filled_up() -> None:
     # AST.testAllConsumersAreUnderMinQuota
     members = [member("c1", "a b", "a-0"), member("c2", "a b", "a-1"), member("c3", "a b")]
     assert shares(members, a=2, b=3) == {"c1": parts("a-0 b-1"), "c2": parts("a-1 b-2"), "c3": parts("b-0")}
 
 
-def test_every_topic_stays_spread_when_members_come():
+def test_every_topic_stays_spread_when_members_come() -> None:
     # AST.testTopicBalanceAfterReassignment
     members = [member("c1", "a b", " ".join(f"{t}-{k}" for t in "ab" for k in range(12)))]
     for newcomers, share_of_a_topic in ((["c2"], 6), (["c3", "c4"], 3)):
@@ -203,12 +203,12 @@ def test_every_topic_stays_spread_when_members_come():
             assert (topics.count("a"), topics.count("b")) == (share_of_a_topic, share_of_a_topic)
 
 
-def test_new_partitions_move_nothing_else():
+def test_new_partitions_move_nothing_else() -> None:
     members = [member("c1", "t", "t-0 t-2 t-4"), member("c2", "t", "t-1 t-3")]
     assert shares(members, t=8) == {"c1": parts("t-0 t-2 t-4 t-5"), "c2": parts("t-1 t-3 t-6 t-7")}
 
 
-def test_partitions_and_topics_that_are_gone_are_dropped():
+def test_partitions_and_topics_that_are_gone_are_dropped() -> None:
     # AST.testAssignmentUpdatedForDeletedTopic, testNoExceptionThrownWhenOnlySubscribedTopicDeleted
     members = [member("c1", "t gone", "gone-0 t-0 t-9"), member("c2", "gone", "gone-1")]
     assert shares(members, t=1) == {"c1": parts("t-0"), "c2": parts("")}
@@ -219,14 +219,14 @@ def test_partitions_and_topics_that_are_gone_are_dropped():
 # Unequal subscriptions
 
 
-def test_unequal_subscriptions_are_balanced_as_far_as_they_allow():
+def test_unequal_subscriptions_are_balanced_as_far_as_they_allow() -> None:
     # AST.testPoorRoundRobinAssignmentScenario
     everything, some = "t1 t2 t3 t4 t5", "t1 t3 t5"
     members = [member("c1", everything), member("c2", some), member("c3", some), member("c4", everything)]
     assert [len(share) for share in shares(members, t1=2, t2=1, t3=2, t4=1, t5=2).values()] == [2, 2, 2, 2]
 
 
-def test_a_chain_of_moves_is_found():
+def test_a_chain_of_moves_is_found() -> None:
     # AST.testMoveExistingAssignments: balance needs partitions to move along c3 -> c2 -> c1
     members = [
         member("c1", "t1 t2", "t1-0"),
@@ -240,20 +240,20 @@ def test_a_chain_of_moves_is_found():
     assert second == {"c1": parts("t1-0 t2-0"), "c2": parts("t3-0 t4-0"), "c3": parts("t5-0 t6-0")}
 
 
-def test_a_free_partition_goes_where_nothing_else_must_move():
+def test_a_free_partition_goes_where_nothing_else_must_move() -> None:
     # both claims can stay, since a-0 and b-1 fit around them, but handing out one by one does not see it
     members = [member("c0", "b c", "b-0 c-0"), member("c1", "a b c"), member("c2", "a c")]
     assert shares(members, a=1, b=2, c=1) == {"c0": parts("b-0 c-0"), "c1": parts("b-1"), "c2": parts("a-0")}
 
 
-def test_one_move_is_preferred_to_two():
+def test_one_move_is_preferred_to_two() -> None:
     members = [member("c0", "b d", "b-0"), member("c1", "b c d", "c-0"), member("c2", "c")]
     first = shares(members, b=1, c=1, d=1)
     assert first == {"c0": parts("b-0"), "c1": parts("d-0"), "c2": parts("")}
     assert shares(next_round(members, first), b=1, c=1, d=1)["c2"] == parts("c-0")
 
 
-def test_a_member_that_unsubscribes_gives_up_before_others_get():
+def test_a_member_that_unsubscribes_gives_up_before_others_get() -> None:
     # the partition has a claimant that no longer wants it: it moves in the round after
     members = [member("c1", "a", "a-0 b-0"), member("c2", "a b", "a-1")]
     first = shares(members, a=2, b=1)

@@ -22,14 +22,14 @@ def spelled(name: str) -> str:
     return f"harness.custom_assignors:{name}"
 
 
-def test_a_custom_assignor_goes_by_module_and_class_and_members_agree_on_its_name():
+def test_a_custom_assignor_goes_by_module_and_class_and_members_agree_on_its_name() -> None:
     chosen = assignor(spelled("FirstTakesAll"))
     assert (chosen.name, chosen.protocol) == ("first-takes-all", RebalanceProtocol.EAGER)
     assert chosen.user_data(frozenset(), 1) is None
     assert chosen.assign(MEMBERS, TOPICS) == {"a": parts("t-0 t-1"), "b": frozenset()}
 
 
-def test_a_member_of_which_an_assignment_says_nothing_gets_nothing():
+def test_a_member_of_which_an_assignment_says_nothing_gets_nothing() -> None:
     assert assignor(spelled("Forgetful")).assign(MEMBERS, TOPICS) == {"a": parts("t-0 t-1"), "b": frozenset()}
 
 
@@ -56,11 +56,11 @@ def test_an_assignment_that_breaks_a_promise_is_refused_with_the_class_and_the_p
     assert fault in str(refused.value)
 
 
-def test_an_assignor_of_a_group_without_members_assigns_nothing():
+def test_an_assignor_of_a_group_without_members_assigns_nothing() -> None:
     assert assignor(spelled("FirstTakesAll")).assign([], TOPICS) == {}
 
 
-def test_an_assignor_that_changes_what_it_is_given_changes_only_its_copy():
+def test_an_assignor_that_changes_what_it_is_given_changes_only_its_copy() -> None:
     members, topics = list(MEMBERS), described(t=2)
     topics["t"] = replace(topics["t"], racks={0: frozenset({"r"})})
     assert assignor(spelled("Clearing")).assign(members, topics)["a"] == parts("t-0 t-1")
@@ -99,7 +99,7 @@ def test_a_class_that_is_not_made_in_time_is_refused(monkeypatch):
         assignor(spelled("HangingWhenMade"))
 
 
-def test_a_cooperative_assignor_gives_nobody_what_another_member_still_owns():
+def test_a_cooperative_assignor_gives_nobody_what_another_member_still_owns() -> None:
     """ConsumerCoordinator.validateCooperativeAssignment.
 
     A member that keeps a partition, or claims it too, may have it.
@@ -113,12 +113,12 @@ def test_a_cooperative_assignor_gives_nobody_what_another_member_still_owns():
     assert assignor(spelled("Cooperative")).assign(both, TOPICS)["a"] == parts("t-0 t-1")
 
 
-def test_an_eager_assignor_may_give_anything_to_anybody():
+def test_an_eager_assignor_may_give_anything_to_anybody() -> None:
     owning = [member("b", "t", owned="t-1"), member("a", "t")]
     assert assignor(spelled("FirstTakesAll")).assign(owning, TOPICS)["a"] == parts("t-0 t-1")
 
 
-def test_user_data_that_is_not_bytes_is_refused():
+def test_user_data_that_is_not_bytes_is_refused() -> None:
     with pytest.raises(AssignorError, match="user data of type str"):
         assignor(spelled("TextData")).user_data(frozenset(), 1)
 
@@ -146,7 +146,7 @@ def test_a_class_that_is_no_assignor_is_refused_by_name_with_the_setting(name: s
     assert "`partition.assignment.strategy`" in str(refused.value)
 
 
-def test_several_assignors_keep_their_order_and_need_names_of_their_own():
+def test_several_assignors_keep_their_order_and_need_names_of_their_own() -> None:
     found = assignors_called(["sticky", spelled("FirstTakesAll"), "range"])
     assert [each.name for each in found] == ["sticky", "first-takes-all", "range"]
     with pytest.raises(OptionError, match="have the same name, 'first-takes-all'"):

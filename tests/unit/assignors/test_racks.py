@@ -88,7 +88,7 @@ def test_range_gives_members_of_a_rack_its_partitions_and_nobody_more_than_witho
     assert shares(RANGE.assign(members, described(racks, replicas, t1=6, t2=7, t3=2))) == expected
 
 
-def test_range_spreads_a_topic_over_its_own_subscribers_with_racks_too():
+def test_range_spreads_a_topic_over_its_own_subscribers_with_racks_too() -> None:
     # testRackAwareAssignmentWithNonEqualSubscription
     members = [member("c0", "a", "t1", "t2", "t3"), member("c1", "b", "t1", "t2", "t3"), member("c2", "c", "t1", "t3")]
     assert shares(RANGE.assign(members, described("abc", 1, t1=6, t2=7, t3=2))) == [
@@ -98,7 +98,7 @@ def test_range_spreads_a_topic_over_its_own_subscribers_with_racks_too():
     ]
 
 
-def test_range_keeps_topics_aligned_before_it_aligns_racks():
+def test_range_keeps_topics_aligned_before_it_aligns_racks() -> None:
     """ "Topics with equal partition count and same set of subscribers guarantee co-partitioning"."""
     topics = described("abc", 1, t1=6) | described("cab", 1, t2=6)
     members = [member(f"c{k}", rack, "t1", "t2") for k, rack in enumerate("abc")]
@@ -106,25 +106,25 @@ def test_range_keeps_topics_aligned_before_it_aligns_racks():
         assert {tp.partition for tp in share if tp.topic == "t1"} == {tp.partition for tp in share if tp.topic == "t2"}
 
 
-def test_range_gives_a_member_without_a_rack_whatever_is_first():
+def test_range_gives_a_member_without_a_rack_whatever_is_first() -> None:
     members = [member("c0", None, "t"), member("c1", "b", "t")]
     assert shares(RANGE.assign(members, described("ab", 1, t=4))) == ["t-0 t-1", "t-2 t-3"]
 
 
-def test_a_partition_moves_to_the_rack_of_its_replica_where_that_leaves_the_balance():
+def test_a_partition_moves_to_the_rack_of_its_replica_where_that_leaves_the_balance() -> None:
     members = [member("c0", "a", "t", owned="t-1 t-3"), member("c1", "b", "t", owned="t-0 t-2")]
     first = STICKY.assign(members, described("ab", 1, t=4))
     assert shares(first) == ["", ""], "each has first to give up what is the other's"
     assert shares(settled(members, described("ab", 1, t=4))) == ["t-0 t-2", "t-1 t-3"]
 
 
-def test_balance_goes_before_racks():
+def test_balance_goes_before_racks() -> None:
     members = [member("c0", "a", "t", owned="t-0 t-1 t-2 t-3"), member("c1", "b", "t"), member("c2", "c", "t")]
     loads = [len(share) for share in settled(members, described("a", 1, t=4) | described("b", 1, u=1)).values()]
     assert sorted(loads) == [1, 1, 2]
 
 
-def test_nothing_moves_for_a_rack_if_replicas_are_in_all_of_them():
+def test_nothing_moves_for_a_rack_if_replicas_are_in_all_of_them() -> None:
     members = [member("c0", "a", "t", owned="t-1 t-3"), member("c1", "b", "t", owned="t-0 t-2")]
     assert shares(STICKY.assign(members, described("ab", 2, t=4))) == ["t-1 t-3", "t-0 t-2"]
 

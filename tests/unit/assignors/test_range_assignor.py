@@ -30,22 +30,22 @@ def shares(members: list[GroupMember], **counts: int) -> dict[str, list[str]]:
     return {member_id: [str(partition) for partition in sorted(share)] for member_id, share in assignment.items()}
 
 
-def test_the_range_assignor_is_eager_and_sends_no_user_data():
+def test_the_range_assignor_is_eager_and_sends_no_user_data() -> None:
     assert (RANGE.name, RANGE.protocol, RANGE.user_data(frozenset(), 3)) == ("range", RebalanceProtocol.EAGER, None)
 
 
-def test_members_without_partitions_are_in_the_assignment():
+def test_members_without_partitions_are_in_the_assignment() -> None:
     # testOneConsumerNoTopic, testOneConsumerNonexistentTopic
     assert shares([member("c1"), member("c2", "gone")], t=2) == {"c1": [], "c2": []}
     assert shares([]) == {}
 
 
-def test_only_subscribed_topics_are_assigned():
+def test_only_subscribed_topics_are_assigned() -> None:
     # testOnlyAssignsPartitionsFromSubscribedTopics
     assert shares([member("c1", "t")], t=3, other=3) == {"c1": ["t-0", "t-1", "t-2"]}
 
 
-def test_the_first_members_get_one_more_of_each_topic():
+def test_the_first_members_get_one_more_of_each_topic() -> None:
     # RangeAssignor's own example: two members, two topics of three partitions
     assert shares([member("c1", "t0", "t1"), member("c0", "t0", "t1")], t0=3, t1=3) == {
         "c0": ["t0-0", "t0-1", "t1-0", "t1-1"],
@@ -53,19 +53,19 @@ def test_the_first_members_get_one_more_of_each_topic():
     }
 
 
-def test_each_topic_is_spread_over_its_own_subscribers():
+def test_each_topic_is_spread_over_its_own_subscribers() -> None:
     # testMultipleConsumersMixedTopics
     members = [member("c1", "t1"), member("c2", "t1", "t2"), member("c3", "t1")]
     assert shares(members, t1=3, t2=2) == {"c1": ["t1-0"], "c2": ["t1-1", "t2-0", "t2-1"], "c3": ["t1-2"]}
 
 
-def test_static_members_come_before_dynamic_ones():
+def test_static_members_come_before_dynamic_ones() -> None:
     # testOneStaticConsumerAndOneDynamicConsumerTwoTopicsSixPartitions
     members = [member("a", "t"), member("z", "t", instance_id="i")]
     assert shares(members, t=3) == {"z": ["t-0", "t-1"], "a": ["t-2"]}
 
 
-def test_topics_with_equal_counts_and_subscribers_stay_aligned():
+def test_topics_with_equal_counts_and_subscribers_stay_aligned() -> None:
     # testCoPartitionedAssignmentWithSameSubscription
     members = [member(f"c{k}", "a", "b") for k in range(3)]
     for share in RANGE.assign(members, described(a=5, b=5)).values():

@@ -21,18 +21,18 @@ def shares(members: list[GroupMember], **counts: int) -> dict[str, list[str]]:
     return {member_id: [str(partition) for partition in sorted(share)] for member_id, share in assignment.items()}
 
 
-def test_the_roundrobin_assignor_is_eager_and_sends_no_user_data():
+def test_the_roundrobin_assignor_is_eager_and_sends_no_user_data() -> None:
     assert (ROUND.name, ROUND.protocol) == ("roundrobin", RebalanceProtocol.EAGER)
     assert ROUND.user_data(frozenset(), 3) is None
 
 
-def test_members_without_partitions_are_in_the_assignment():
+def test_members_without_partitions_are_in_the_assignment() -> None:
     # testOneConsumerNoTopic, testOneConsumerNonexistentTopic
     assert shares([member("c1"), member("c2", "gone")], t=2) == {"c1": [], "c2": []}
     assert shares([], t=2) == {}
 
 
-def test_the_round_goes_on_from_topic_to_topic():
+def test_the_round_goes_on_from_topic_to_topic() -> None:
     # testTwoConsumersTwoTopicsSixPartitions
     assert shares([member("c0", "t0", "t1"), member("c1", "t0", "t1")], t0=3, t1=3) == {
         "c0": ["t0-0", "t0-2", "t1-1"],
@@ -40,7 +40,7 @@ def test_the_round_goes_on_from_topic_to_topic():
     }
 
 
-def test_a_member_that_does_not_want_a_topic_is_passed_over():
+def test_a_member_that_does_not_want_a_topic_is_passed_over() -> None:
     # RoundRobinAssignor's own example of unequal subscriptions
     members = [member("c0", "t0"), member("c1", "t0", "t1"), member("c2", "t0", "t1", "t2")]
     assert shares(members, t0=1, t1=2, t2=3) == {
@@ -50,7 +50,7 @@ def test_a_member_that_does_not_want_a_topic_is_passed_over():
     }
 
 
-def test_static_members_come_before_dynamic_ones():
+def test_static_members_come_before_dynamic_ones() -> None:
     # testOneStaticConsumerAndOneDynamicConsumerTwoTopicsSixPartitions
     assert shares([member("a", "t"), member("z", "t", instance_id="i")], t=3) == {"z": ["t-0", "t-2"], "a": ["t-1"]}
 

@@ -49,15 +49,15 @@ def shares(*members: GroupMember, **counts: int) -> Assignment:
     return STICKY.assign(members, described(**counts))
 
 
-def test_the_sticky_assignor_is_eager():
+def test_the_sticky_assignor_is_eager() -> None:
     assert (STICKY.name, STICKY.protocol) == ("sticky", RebalanceProtocol.EAGER)
 
 
-def test_user_data_is_what_was_assigned_by_topic_and_in_which_generation():
+def test_user_data_is_what_was_assigned_by_topic_and_in_which_generation() -> None:
     assert STICKY.user_data(parts("b-7 a-5 a-0"), 3) == V1
 
 
-def test_a_member_that_was_assigned_nothing_yet_has_no_user_data():
+def test_a_member_that_was_assigned_nothing_yet_has_no_user_data() -> None:
     # StickyAssignor.subscriptionUserData: memberAssignment is null
     assert STICKY.user_data(frozenset(), -1) is None
     assert STICKY.user_data(frozenset(), 4) == b"\0\0\0\0" + b"\0\0\0\4"
@@ -92,19 +92,19 @@ def test_user_data_that_nobody_can_read_says_nothing(raw):
     assert shares(*with_user_data(members, raw), a=6, b=8) == shares(*members, a=6, b=8)
 
 
-def test_a_claim_beside_the_user_data_does_not_count():
+def test_a_claim_beside_the_user_data_does_not_count() -> None:
     # StickyAssignor.memberData: "Always deserialize ownedPartitions and generation id from user data"
     claiming = [member("m1", "t", owned="t-1 t-2 t-3"), member("m2", "t")]
     assert shares(*claiming, t=4) == shares(member("m1", "t"), member("m2", "t"), t=4)
 
 
-def test_the_user_data_of_the_higher_generation_counts():
+def test_the_user_data_of_the_higher_generation_counts() -> None:
     # SAT.testAssignmentWithConflictingPreviousGenerations
     members = eager(member("m1", "t", owned="t-0 t-1", generation=1), member("m2", "t", owned="t-0", generation=2))
     assert shares(*members, t=2) == {"m1": parts("t-1"), "m2": parts("t-0")}
 
 
-def test_a_partition_changes_hands_in_one_round():
+def test_a_partition_changes_hands_in_one_round() -> None:
     """Eager members do not read meanwhile. A cooperative assignor gives t-1 to no member in this round."""
     members = eager(member("m1", "t", owned="t-0 t-1"), member("m2", "t"))
     assert shares(*members, t=2) == {"m1": parts("t-0"), "m2": parts("t-1")}

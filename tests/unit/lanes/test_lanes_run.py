@@ -29,8 +29,7 @@ def make_run(tmp_path: Path) -> MakeRun:
         for name, program in targets.items():
             (tmp_path / f"{name}.py").write_text(program)
         lanes = [Lane(name) for name in targets]
-        how = {"at_once": at_once, "keep_going": keep_going, "seed": 7}
-        return Run(lanes, folder=tmp_path, root=tmp_path, tell=print, **how)
+        return Run(lanes, folder=tmp_path, root=tmp_path, tell=print, at_once=at_once, keep_going=keep_going, seed=7)
 
     return make
 

@@ -42,7 +42,7 @@ def test_an_assigned_partition_that_is_not_subscribed_is_never_owned_and_must_be
     assert not driver.machine.settled
 
 
-def test_an_eager_member_gives_all_up_before_it_joins_for_the_sake_of_a_topic_it_dropped():
+def test_an_eager_member_gives_all_up_before_it_joins_for_the_sake_of_a_topic_it_dropped() -> None:
     driver, _ = back(EAGER)
     driver.after(HEARTBEAT_MS)
     assert none_of(driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS), contract.Send)
@@ -58,14 +58,14 @@ def test_a_member_that_gave_up_what_it_does_not_subscribe_joins_with_subscribed_
     assert claim(request_in(effects)).topics == ("orders",)
 
 
-def test_an_eager_member_joins_anew_because_of_what_it_does_not_subscribe():
+def test_an_eager_member_joins_anew_because_of_what_it_does_not_subscribe() -> None:
     driver, _ = back(EAGER)
     join = request_in(driver.take(contract.GaveUp(partitions=driver.machine.to_give_up)))
     assert isinstance(join, contract.JoinRequest)
     assert join.reason == "assigned what is not subscribed"
 
 
-def test_a_lost_membership_claims_no_unsubscribed_partition_any_more():
+def test_a_lost_membership_claims_no_unsubscribed_partition_any_more() -> None:
     driver, _ = back()
     effects = driver.answer_beat(ErrorCode.UNKNOWN_MEMBER_ID)
     assert claim(request_in(effects)).owned == frozenset()
@@ -103,7 +103,7 @@ def test_joins_against_an_unsubscribed_assignment_come_ever_more_seldom_while_th
     assert REJOIN_BACKOFF_MAX_MS <= waits_ms[-1] <= REJOIN_BACKOFF_MAX_MS + 200
 
 
-def test_a_member_whose_objection_was_in_vain_reads_what_it_subscribes_until_the_next_one():
+def test_a_member_whose_objection_was_in_vain_reads_what_it_subscribes_until_the_next_one() -> None:
     driver, _ = back()
     driver.take(contract.GaveUp(partitions=OLD))
     driver.answer_join(generation=5)
@@ -114,7 +114,7 @@ def test_a_member_whose_objection_was_in_vain_reads_what_it_subscribes_until_the
     assert claim(request_in(joining)).owned == parts(0, 1), "a rebalance of others is followed at once"
 
 
-def test_a_leader_that_takes_an_unsubscribed_assignment_back_is_objected_to_at_once_the_next_time():
+def test_a_leader_that_takes_an_unsubscribed_assignment_back_is_objected_to_at_once_the_next_time() -> None:
     driver, _ = back()
     for generation, assignment in enumerate((parts(0) | OLD, parts(0), parts(0) | OLD), start=5):
         driver.take(contract.GaveUp(partitions=OLD))
@@ -125,7 +125,7 @@ def test_a_leader_that_takes_an_unsubscribed_assignment_back_is_objected_to_at_o
     assert driver.machine.to_give_up == OLD
 
 
-def test_an_eager_member_that_objects_between_two_batches_keeps_its_heartbeats():
+def test_an_eager_member_that_objects_between_two_batches_keeps_its_heartbeats() -> None:
     """Both timers are due at once. It joins only at the boundary, which may be half an hour away."""
     driver, _ = back(EAGER)
     driver.take(contract.GaveUp(partitions=driver.machine.to_give_up))
@@ -138,7 +138,7 @@ def test_an_eager_member_that_objects_between_two_batches_keeps_its_heartbeats()
     assert isinstance(request_in(driver.after(HEARTBEAT_MS)), contract.HeartbeatRequest)
 
 
-def test_a_membership_that_was_lost_takes_its_objections_along():
+def test_a_membership_that_was_lost_takes_its_objections_along() -> None:
     """An unsubscribed topic in the next membership's assignment is objected to at the next boundary, as at first."""
     driver, _ = back()
     driver.take(contract.GaveUp(partitions=OLD))
@@ -159,12 +159,12 @@ def waiting_to_object() -> Driver:
     return driver
 
 
-def test_a_join_that_objects_says_that_it_does():
+def test_a_join_that_objects_says_that_it_does() -> None:
     effects = waiting_to_object().after(HEARTBEAT_MS)
     assert only(effects, contract.Rejoining).reason == "assigned again what is not subscribed"
 
 
-def test_a_member_whose_leader_comes_round_before_the_next_objection_stays_where_it_is():
+def test_a_member_whose_leader_comes_round_before_the_next_objection_stays_where_it_is() -> None:
     driver = waiting_to_object()
     driver.take(contract.RejoinWanted(reason="test"))
     driver.answer_join(generation=6)

@@ -13,7 +13,7 @@ from spark_kgroup.member.consumer_contract import LEAVE_EPOCH
 from spark_kgroup.model import ErrorCode, MemberIdentity
 
 
-def test_a_fenced_member_has_no_timer_and_owns_nothing():
+def test_a_fenced_member_has_no_timer_and_owns_nothing() -> None:
     driver = Driver().into(State.STABLE)
     driver.after(3_000)
     driver.answer_beat(ErrorCode.FENCED_INSTANCE_ID)
@@ -22,7 +22,7 @@ def test_a_fenced_member_has_no_timer_and_owns_nothing():
     assert driver.after(100 * SESSION_MS) == []
 
 
-def test_a_member_that_ended_with_an_error_goes_by_no_member_id():
+def test_a_member_that_ended_with_an_error_goes_by_no_member_id() -> None:
     """A commit's refusal under the membership that ended concerns no member any more (`MembershipRefused`)."""
     driver = Driver().into(State.STABLE)
     driver.after(3_000)
@@ -30,7 +30,7 @@ def test_a_member_that_ended_with_an_error_goes_by_no_member_id():
     assert driver.machine.identity == MemberIdentity(instance_id="seat-0")
 
 
-def test_leaving_ends_with_any_answer_and_not_with_a_connection_that_breaks():
+def test_leaving_ends_with_any_answer_and_not_with_a_connection_that_breaks() -> None:
     driver = Driver().into(State.LEAVING)
     leave = driver.last_sent()
     assert isinstance(leave, contract.LeaveRequest)
@@ -40,12 +40,12 @@ def test_leaving_ends_with_any_answer_and_not_with_a_connection_that_breaks():
     assert driver.state is State.CLOSED
 
 
-def test_a_dynamic_member_that_nobody_knows_has_nothing_to_leave():
+def test_a_dynamic_member_that_nobody_knows_has_nothing_to_leave() -> None:
     driver = Driver(instance_id=None).into(State.JOINING)
     assert driver.take(contract.Leave(reason="done")) == [contract.Left(error=ErrorCode.NETWORK_EXCEPTION)]
 
 
-def test_a_seat_that_was_asked_for_at_the_instant_zero_is_given_back():
+def test_a_seat_that_was_asked_for_at_the_instant_zero_is_given_back() -> None:
     """A monotonic clock may begin at any value."""
     driver = Driver()
     driver.now_ms = 0
@@ -53,7 +53,7 @@ def test_a_seat_that_was_asked_for_at_the_instant_zero_is_given_back():
     assert isinstance(request_in(driver.take(contract.Leave(reason="done"))), contract.LeaveRequest)
 
 
-def test_a_member_without_a_connection_leaves_over_another_one():
+def test_a_member_without_a_connection_leaves_over_another_one() -> None:
     driver = Driver().into(State.STABLE)
     driver.lose_connection()
     assert isinstance(request_in(driver.take(contract.Leave(reason="done"))), contract.LeaveRequest)

@@ -12,7 +12,7 @@ from spark_kgroup.member.classic import State
 from spark_kgroup.model import ErrorCode
 
 
-def test_a_partition_given_up_while_a_join_that_claims_it_is_parked_leads_to_another_join():
+def test_a_partition_given_up_while_a_join_that_claims_it_is_parked_leads_to_another_join() -> None:
     """1. The join claims P. 2. A boundary gives P up. 3. The leader kept P from its new owner because of our claim."""
     driver = Driver().into(State.REVOKING)
     driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -27,7 +27,7 @@ def test_a_partition_given_up_while_a_join_that_claims_it_is_parked_leads_to_ano
     assert driver.machine.settled, "once is enough"
 
 
-def test_a_partition_given_up_while_the_join_is_parked_and_assigned_again_is_added():
+def test_a_partition_given_up_while_the_join_is_parked_and_assigned_again_is_added() -> None:
     driver = Driver().into(State.REVOKING)
     driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
     driver.give_up(1)
@@ -36,7 +36,7 @@ def test_a_partition_given_up_while_the_join_is_parked_and_assigned_again_is_add
     assert driver.machine.settled
 
 
-def test_a_partition_given_up_after_it_was_assigned_again_is_asked_for_by_another_join():
+def test_a_partition_given_up_after_it_was_assigned_again_is_asked_for_by_another_join() -> None:
     """1. A boundary decides to give P up. 2. P is assigned to us again. 3. The boundary says so: no member reads P."""
     driver = Driver().into(State.REVOKING)
     driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -49,7 +49,7 @@ def test_a_partition_given_up_after_it_was_assigned_again_is_asked_for_by_anothe
     assert driver.machine.settled
 
 
-def test_a_member_that_missed_a_generation_loses_its_partitions_a_session_after_the_last_answer():
+def test_a_member_that_missed_a_generation_loses_its_partitions_a_session_after_the_last_answer() -> None:
     driver = Driver().into(State.STABLE)
     driver.rebalance_to(0, 1)
     identity = driver.machine.identity
@@ -57,7 +57,7 @@ def test_a_member_that_missed_a_generation_loses_its_partitions_a_session_after_
     assert only(driver.after(SESSION_MS), contract.Lost).partitions == parts(0, 1)
 
 
-def test_a_commit_refused_under_an_earlier_identity_changes_nothing():
+def test_a_commit_refused_under_an_earlier_identity_changes_nothing() -> None:
     driver = Driver().into(State.STABLE)
     old = driver.machine.identity
     driver.rebalance_to(0, 1)
@@ -68,7 +68,7 @@ def test_a_commit_refused_under_an_earlier_identity_changes_nothing():
 # ----------------------------------------------------------------------------------------- eager members
 
 
-def test_an_eager_member_that_has_given_everything_up_tells_its_assignor_what_it_was_assigned_last():
+def test_an_eager_member_that_has_given_everything_up_tells_its_assignor_what_it_was_assigned_last() -> None:
     """StickyAssignor.onAssignment: eager members own no partition when they join, yet would like their last ones."""
     driver = Driver(assignors=(EAGER,)).into(State.STABLE)
     driver.take(contract.RejoinWanted(reason="test"))
@@ -76,7 +76,7 @@ def test_an_eager_member_that_has_given_everything_up_tells_its_assignor_what_it
     assert (subscription.owned, subscription.user_data) == (frozenset(), b"range:2@1")
 
 
-def test_an_eager_member_whose_session_is_over_has_nothing_that_it_would_like_again():
+def test_an_eager_member_whose_session_is_over_has_nothing_that_it_would_like_again() -> None:
     driver = Driver(assignors=(EAGER,)).into(State.STABLE)
     driver.after(3_000)
     driver.answer_beat(ErrorCode.UNKNOWN_MEMBER_ID)

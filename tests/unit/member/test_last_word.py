@@ -79,7 +79,7 @@ def test_a_join_that_is_refused_again_and_again_does_not_move_the_deadline(error
     assert SESSION_MS <= driver.now_ms - began_at_ms <= SESSION_MS + 100
 
 
-def test_a_confirmed_membership_counts_from_when_the_question_was_sent():
+def test_a_confirmed_membership_counts_from_when_the_question_was_sent() -> None:
     """The coordinator renews a session when a heartbeat arrives, and we do not know when that was."""
     driver = Driver().into(State.STABLE)
     driver.after(HEARTBEAT_MS)
@@ -100,7 +100,7 @@ def test_an_answer_that_was_parked_beyond_the_deadline_extends_no_session(where:
     assert driver.machine.owned == frozenset()
 
 
-def test_a_newcomers_join_may_be_parked_for_longer_than_a_session():
+def test_a_newcomers_join_may_be_parked_for_longer_than_a_session() -> None:
     driver = Driver().into(State.JOINING)
     for _ in range(60):
         assert none_of(driver.after(LOOK_MS), contract.Lost, contract.Send, contract.Connect)
@@ -143,7 +143,7 @@ def test_looks_come_three_in_a_session_and_at_least_one_in_a_request_timeout(
     assert due_at_ms - driver.now_ms == int(expected_ms * (1 - HEARTBEAT_JITTER * jitter))
 
 
-def test_a_join_sent_shortly_before_the_deadline_has_its_look_before_it():
+def test_a_join_sent_shortly_before_the_deadline_has_its_look_before_it() -> None:
     """1. The coordinator stands still. 2. Another one takes over, and our join is parked there. 3. It knows us."""
     driver = parked("join")
     driver.after(SESSION_MS - 2_000)
@@ -156,7 +156,7 @@ def test_a_join_sent_shortly_before_the_deadline_has_its_look_before_it():
     assert driver.machine.owned == parts(0, 1)
 
 
-def test_a_look_of_a_newcomer_asks_only_who_coordinates():
+def test_a_look_of_a_newcomer_asks_only_who_coordinates() -> None:
     driver = Driver().into(State.JOINING)
     assert driver.after(LOOK_MS) == [contract.Look(heartbeat=None)]
 
@@ -227,7 +227,7 @@ def test_a_look_that_meets_the_next_generation_waits_for_our_answer(where: str):
     assert held_for_ms(driver) == SESSION_MS - LOOK_MS
 
 
-def test_a_retry_that_is_due_with_a_look_drops_neither():
+def test_a_retry_that_is_due_with_a_look_drops_neither() -> None:
     driver = parked("join")
     driver.after(LOOK_MS - 10)
     driver.answer_join(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -304,7 +304,7 @@ def joins_in_a_batch(driver: Driver, batch_ms: int) -> int:
     return sum(isinstance(request, contract.JoinRequest) for request in driver.sent[sent_before:])
 
 
-def test_a_long_batch_in_a_consumer_group_costs_few_joins_and_no_partition():
+def test_a_long_batch_in_a_consumer_group_costs_few_joins_and_no_partition() -> None:
     driver = Driver().into(State.STABLE)
     driver.rebalance_to(0, generation=2)
     assert driver.machine.to_give_up == parts(1)
@@ -314,7 +314,7 @@ def test_a_long_batch_in_a_consumer_group_costs_few_joins_and_no_partition():
     assert claim(request_in(driver.give_up(1))).owned == parts(0), "what was given up is joined for at once"
 
 
-def test_a_new_generation_in_a_consumer_group_is_joined_at_once_again():
+def test_a_new_generation_in_a_consumer_group_is_joined_at_once_again() -> None:
     driver = Driver().into(State.STABLE)
     driver.rebalance_to(0, generation=2)
     joins_in_a_batch(driver, 60_000)
@@ -324,7 +324,7 @@ def test_a_new_generation_in_a_consumer_group_is_joined_at_once_again():
     assert isinstance(request_in(driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)), contract.JoinRequest)
 
 
-def test_the_first_heartbeat_of_a_generation_goes_out_at_once_and_the_next_after_an_interval():
+def test_the_first_heartbeat_of_a_generation_goes_out_at_once_and_the_next_after_an_interval() -> None:
     driver = Driver().into(State.STABLE)
     assert isinstance(request_in(driver.rebalance_to(0, 1, generation=2)), contract.HeartbeatRequest)
     driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -334,7 +334,7 @@ def test_the_first_heartbeat_of_a_generation_goes_out_at_once_and_the_next_after
     assert isinstance(request_in(driver.after(1)), contract.HeartbeatRequest)
 
 
-def test_a_generation_that_jumps_in_a_group_without_a_leader_is_not_a_missed_one():
+def test_a_generation_that_jumps_in_a_group_without_a_leader_is_not_a_missed_one() -> None:
     """A consumer group's epochs pass by members whose assignment they leave alone. Its JoinGroup names no leader."""
     driver = Driver().into(State.STABLE)
     driver.rebalance_to(0, 1, 2, generation=2)

@@ -28,7 +28,7 @@ AGAIN = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REQUEST_TIMED_OUT, Er
 # ---------------------------------------------------------------------------------------------- heartbeats
 
 
-def test_the_first_heartbeat_goes_out_with_the_assignment():
+def test_the_first_heartbeat_goes_out_with_the_assignment() -> None:
     driver = Driver().into(State.SYNCING)
     assert request_in(driver.answer_sync(0)) == contract.HeartbeatRequest(identity=driver.machine.identity)
 
@@ -45,7 +45,7 @@ def test_heartbeats_come_early_by_a_part_of_the_jitter_never_late(jitter: float)
     assert isinstance(request_in(driver.after(1)), contract.HeartbeatRequest)
 
 
-def test_an_unanswered_heartbeat_is_not_sent_twice_and_the_session_goes_on():
+def test_an_unanswered_heartbeat_is_not_sent_twice_and_the_session_goes_on() -> None:
     driver = Driver().into(State.STABLE)
     driver.after(HEARTBEAT_MS)
     sent = len(driver.sent)
@@ -65,7 +65,7 @@ def test_a_member_whose_neighbour_joins_asks_at_once_and_joins_if_the_group_reba
     assert isinstance(request_in(effects), contract.JoinRequest)
 
 
-def test_a_member_whose_neighbours_join_asks_once_and_again_after_an_interval_if_nothing_has_changed():
+def test_a_member_whose_neighbours_join_asks_once_and_again_after_an_interval_if_nothing_has_changed() -> None:
     driver = Driver().into(State.STABLE)
     driver.take(contract.NeighbourJoins())
     assert driver.take(contract.NeighbourJoins()) == []
@@ -75,7 +75,7 @@ def test_a_member_whose_neighbours_join_asks_once_and_again_after_an_interval_if
     assert isinstance(request_in(driver.after(1)), contract.HeartbeatRequest)
 
 
-def test_an_eager_member_that_knows_of_the_rebalance_does_not_ask_when_a_neighbour_joins():
+def test_an_eager_member_that_knows_of_the_rebalance_does_not_ask_when_a_neighbour_joins() -> None:
     driver = Driver(assignors=(EAGER,)).into(State.STABLE)
     driver.after(HEARTBEAT_MS)
     driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -83,7 +83,7 @@ def test_an_eager_member_that_knows_of_the_rebalance_does_not_ask_when_a_neighbo
     assert driver.take(contract.NeighbourJoins()) == []
 
 
-def test_a_heartbeat_refused_with_a_retriable_error_is_sent_again_at_the_next_interval():
+def test_a_heartbeat_refused_with_a_retriable_error_is_sent_again_at_the_next_interval() -> None:
     driver = Driver().into(State.STABLE)
     driver.after(HEARTBEAT_MS)
     assert driver.answer_beat(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) == []
@@ -102,7 +102,7 @@ def test_a_heartbeat_answer_that_confirms_the_member_extends_its_session(error: 
     assert driver.machine.owned == parts(0, 1)
 
 
-def test_a_heartbeat_answer_with_an_error_does_not_extend_the_session():
+def test_a_heartbeat_answer_with_an_error_does_not_extend_the_session() -> None:
     driver = Driver().into(State.STABLE)
     driver.after(SESSION_MS - 1)
     driver.answer_beat(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -120,7 +120,7 @@ def test_the_session_runs_on_without_a_connection(state: State):
     assert driver.state is State.JOINING
 
 
-def test_a_session_that_ran_out_during_a_pause_ends_before_any_event_is_taken():
+def test_a_session_that_ran_out_during_a_pause_ends_before_any_event_is_taken() -> None:
     """The runtime ticks first: no event is taken under a membership that ran out while we were stopped."""
     driver = Driver().into(State.STABLE)
     driver.after(HEARTBEAT_MS)
@@ -129,7 +129,7 @@ def test_a_session_that_ran_out_during_a_pause_ends_before_any_event_is_taken():
     assert driver.state is State.JOINING
 
 
-def test_a_member_that_comes_back_into_its_generation_after_its_session_ran_out_heartbeats_at_once():
+def test_a_member_that_comes_back_into_its_generation_after_its_session_ran_out_heartbeats_at_once() -> None:
     driver = Driver().into(State.STABLE)
     driver.after(SESSION_MS)
     driver.take(contract.Connected())
@@ -137,7 +137,7 @@ def test_a_member_that_comes_back_into_its_generation_after_its_session_ran_out_
     assert request_in(driver.answer_sync(0, 1)) == contract.HeartbeatRequest(identity=driver.machine.identity)
 
 
-def test_a_newcomer_without_a_connection_has_no_session_to_lose():
+def test_a_newcomer_without_a_connection_has_no_session_to_lose() -> None:
     driver = Driver().into(State.JOINING)
     driver.lose_connection()
     assert driver.machine.next_wakeup_at_ms() is None
@@ -179,13 +179,13 @@ def refused_for_ms(driver: Driver) -> int:
     return wait_ms
 
 
-def test_a_sync_that_may_be_tried_again_becomes_a_join_after_the_backoff():
+def test_a_sync_that_may_be_tried_again_becomes_a_join_after_the_backoff() -> None:
     driver = Driver().into(State.SYNCING)
     assert driver.answer_sync(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) == []
     assert isinstance(request_in(driver.after(RETRY_BACKOFF_MS)), contract.JoinRequest)
 
 
-def test_a_connection_that_breaks_ends_the_backoff():
+def test_a_connection_that_breaks_ends_the_backoff() -> None:
     driver = Driver().into(State.JOINING)
     driver.answer_join(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     driver.lose_connection()
@@ -236,7 +236,7 @@ def test_a_lost_connection_is_opened_again_and_nothing_is_lost(state: State):
     assert driver.machine.owned == held
 
 
-def test_an_answer_of_the_old_connection_is_ignored():
+def test_an_answer_of_the_old_connection_is_ignored() -> None:
     driver = Driver().into(State.STABLE)
     driver.after(HEARTBEAT_MS)
     stale = driver.last_sent()
@@ -247,7 +247,7 @@ def test_an_answer_of_the_old_connection_is_ignored():
     assert driver.machine.owned == parts(0, 1)
 
 
-def test_a_leader_cut_off_while_assigning_asks_again_and_a_late_result_is_dropped():
+def test_a_leader_cut_off_while_assigning_asks_again_and_a_late_result_is_dropped() -> None:
     driver = Driver().into(State.ASSIGNING)
     before = driver.last_sent()
     assert isinstance(before, contract.JoinRequest)
@@ -260,7 +260,7 @@ def test_a_leader_cut_off_while_assigning_asks_again_and_a_late_result_is_droppe
     assert driver.state is State.ASSIGNING
 
 
-def test_a_rejoin_without_a_connection_is_sent_when_there_is_one():
+def test_a_rejoin_without_a_connection_is_sent_when_there_is_one() -> None:
     driver = Driver().into(State.STABLE)
     driver.lose_connection()
     assert driver.take(contract.RejoinWanted(reason="test")) == [contract.Rejoining(reason="test")]

@@ -69,7 +69,7 @@ def test_each_pair_of_state_and_event_is_in_the_table_or_refused(state: State, e
         driver.take(SAMPLE[event])
 
 
-def test_the_table_has_exactly_these_pairs():
+def test_the_table_has_exactly_these_pairs() -> None:
     assert {state: set(EVENTS) - set(row) for state, row in TRANSITIONS.items()} == NOT_IN_THE_TABLE
 
 
@@ -198,7 +198,7 @@ class Walk:
         check_ownership(machine)
 
 
-def test_a_random_walk_takes_each_step_of_the_table_and_no_other():
+def test_a_random_walk_takes_each_step_of_the_table_and_no_other() -> None:
     seen: dict[State, set[State]] = defaultdict(set)
     for seed in range(150):
         walk = Walk(seed)
@@ -213,7 +213,7 @@ def test_a_random_walk_takes_each_step_of_the_table_and_no_other():
     assert {state: seen[state] - ends for state in State} == {state: LEAVES_TO[state] - ends for state in State}
 
 
-def test_a_step_that_the_table_does_not_have_is_refused():
+def test_a_step_that_the_table_does_not_have_is_refused() -> None:
     driver = Driver().into(State.STABLE)
     with pytest.raises(IllegalTransition, match=r"classic member.*become syncing.*stable"):
         driver.machine._become(State.SYNCING)

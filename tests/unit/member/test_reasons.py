@@ -55,14 +55,14 @@ def test_a_loss_says_which_request_was_refused_and_how(api: str, error: ErrorCod
     assert join.reason == f"{api}: {error.name}"
 
 
-def test_a_member_that_fell_behind_says_why_it_lost_what_it_did_not_claim():
+def test_a_member_that_fell_behind_says_why_it_lost_what_it_did_not_claim() -> None:
     driver = Driver().into(State.STABLE)
     driver.rebalance_to(0, 1, 2)  # the join claimed 0 and 1
     lost = only(driver.answer_beat(ErrorCode.ILLEGAL_GENERATION), contract.Lost)
     assert lost == contract.Lost(partitions=parts(2), reason="Heartbeat: ILLEGAL_GENERATION")
 
 
-def test_a_loss_at_the_members_end_says_why_it_ended():
+def test_a_loss_at_the_members_end_says_why_it_ended() -> None:
     driver = Driver().into(State.STABLE)
     driver.after(HEARTBEAT_MS)
     effects = driver.answer_beat(12_345)
@@ -81,7 +81,7 @@ def test_a_look_past_a_parked_request_says_that_a_heartbeat_was_refused_and_how(
     assert [effect.reason for effect in effects if isinstance(effect, contract.Connect | contract.Lost)] == reasons
 
 
-def test_an_error_that_a_look_past_a_parked_request_meets_names_the_heartbeat():
+def test_an_error_that_a_look_past_a_parked_request_meets_names_the_heartbeat() -> None:
     failed = only(looked(12_345), contract.Failed)
     assert "'g' rejected member 'seat-0' (ERROR_12345): retrying Heartbeat does not help" in str(failed.error)
 
@@ -109,7 +109,7 @@ def test_a_connection_that_broke_is_opened_again_for_the_reason_it_broke(state: 
     assert only(Driver().into(state).lose_connection(), contract.Connect).reason == "gone"
 
 
-def test_a_join_after_a_connection_that_broke_while_syncing_says_so():
+def test_a_join_after_a_connection_that_broke_while_syncing_says_so() -> None:
     driver = Driver().into(State.SYNCING)
     driver.lose_connection()
     join = request_in(driver.take(contract.Connected()))
@@ -117,7 +117,7 @@ def test_a_join_after_a_connection_that_broke_while_syncing_says_so():
     assert "while syncing" in join.reason
 
 
-def test_a_sync_that_is_tried_again_as_a_join_says_which_error_it_met():
+def test_a_sync_that_is_tried_again_as_a_join_says_which_error_it_met() -> None:
     driver = Driver().into(State.SYNCING)
     driver.answer_sync(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     join = request_in(driver.after(RETRY_BACKOFF_MS))
@@ -125,7 +125,7 @@ def test_a_sync_that_is_tried_again_as_a_join_says_which_error_it_met():
     assert join.reason == "SyncGroup failed with COORDINATOR_LOAD_IN_PROGRESS"
 
 
-def test_a_cooperative_member_joins_because_it_gave_up_and_an_eager_one_for_the_reason_it_had_to():
+def test_a_cooperative_member_joins_because_it_gave_up_and_an_eager_one_for_the_reason_it_had_to() -> None:
     cooperative = Driver().into(State.REVOKING)
     join = request_in(cooperative.give_up(1))
     assert isinstance(join, contract.JoinRequest)
@@ -137,7 +137,7 @@ def test_a_cooperative_member_joins_because_it_gave_up_and_an_eager_one_for_the_
     assert join.reason == "a topic came"
 
 
-def test_a_partition_given_up_and_assigned_again_makes_the_member_rejoin_with_that_reason():
+def test_a_partition_given_up_and_assigned_again_makes_the_member_rejoin_with_that_reason() -> None:
     """1. A boundary gives 1 up. 2. Before that is heard, the next generation assigns it again."""
     driver = Driver().into(State.STABLE)
     driver.rebalance_to(0, generation=2)
@@ -151,7 +151,7 @@ def test_a_partition_given_up_and_assigned_again_makes_the_member_rejoin_with_th
     assert only(effects, contract.Rejoining).reason == "given up what is assigned again"
 
 
-def test_giving_up_what_is_not_assigned_changes_nothing_of_a_member_at_rest():
+def test_giving_up_what_is_not_assigned_changes_nothing_of_a_member_at_rest() -> None:
     driver = Driver().into(State.STABLE)
     assert driver.give_up(7) == []
     assert driver.machine.owned == parts(0, 1)
@@ -170,7 +170,7 @@ def test_a_fenced_member_names_its_group_and_its_instance(instance_id: str):
 # ------------------------------------------------------------------------------------ one request at a time
 
 
-def test_a_join_that_was_sent_over_a_new_connection_is_not_sent_again_when_the_backoff_ends():
+def test_a_join_that_was_sent_over_a_new_connection_is_not_sent_again_when_the_backoff_ends() -> None:
     driver = Driver().into(State.JOINING)
     driver.answer_join(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     driver.lose_connection()
@@ -178,7 +178,7 @@ def test_a_join_that_was_sent_over_a_new_connection_is_not_sent_again_when_the_b
     assert none_of(driver.after(2 * RETRY_BACKOFF_MS), contract.Send)
 
 
-def test_a_member_that_joins_again_sends_no_heartbeat_behind_its_join():
+def test_a_member_that_joins_again_sends_no_heartbeat_behind_its_join() -> None:
     """The coordinator reads no request behind a parked one."""
     driver = Driver().into(State.STABLE)
     driver.after(HEARTBEAT_MS - 1)

@@ -26,7 +26,7 @@ def of_join(driver: Driver) -> contract.JoinRequest:
     return request
 
 
-def test_a_renamed_seat_keeps_its_generation_and_its_partitions_and_knows_no_leader():
+def test_a_renamed_seat_keeps_its_generation_and_its_partitions_and_knows_no_leader() -> None:
     driver = Driver().into(State.RENAMING)
     owned, identity = driver.machine.owned, driver.machine.identity
     assert driver.last_sent() == contract.RenameRequest(
@@ -47,7 +47,7 @@ def test_a_renamed_seat_keeps_its_generation_and_its_partitions_and_knows_no_lea
     assert (driver.machine.leader_id, driver.state) == ("", State.STABLE)
 
 
-def test_a_join_that_a_renamed_seat_is_made_to_send_says_something_new():
+def test_a_join_that_a_renamed_seat_is_made_to_send_says_something_new() -> None:
     """Else a coordinator with another leader answers it from the current generation (ClassicGroupMember.matches)."""
     driver = renamed()
     before = [request for request in driver.sent if isinstance(request, contract.JoinRequest)][-1].protocols
@@ -56,7 +56,7 @@ def test_a_join_that_a_renamed_seat_is_made_to_send_says_something_new():
     assert of_join(driver).protocols[0][1].owned == before[0][1].owned
 
 
-def test_a_renamed_seat_heeds_the_next_rebalance_at_once():
+def test_a_renamed_seat_heeds_the_next_rebalance_at_once() -> None:
     driver = renamed()
     driver.after(HEARTBEAT_MS)
     driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -73,7 +73,7 @@ def test_a_seat_that_may_not_be_renamed_goes_on_under_the_coordinator_s_id(error
     assert driver.machine.identity.member_id == ME
 
 
-def test_a_coordinator_that_loads_its_groups_is_asked_again_to_rename():
+def test_a_coordinator_that_loads_its_groups_is_asked_again_to_rename() -> None:
     driver = Driver().into(State.RENAMING)
     driver.answer_rename(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     driver.answer_beat()
@@ -91,7 +91,7 @@ def fenced_after_a_lost_answer() -> Driver:
     return driver
 
 
-def test_a_seat_whose_renaming_was_carried_out_and_never_answered_joins_under_its_own_id():
+def test_a_seat_whose_renaming_was_carried_out_and_never_answered_joins_under_its_own_id() -> None:
     driver = fenced_after_a_lost_answer()
     driver.take(contract.SeatSeen(member_id=OWN_ID))
     assert of_join(driver).identity.member_id == OWN_ID
@@ -100,13 +100,13 @@ def test_a_seat_whose_renaming_was_carried_out_and_never_answered_joins_under_it
     assert driver.machine.owned == parts(0, 1)
 
 
-def test_a_seat_whose_renaming_was_never_answered_and_that_somebody_else_has_is_fenced():
+def test_a_seat_whose_renaming_was_never_answered_and_that_somebody_else_has_is_fenced() -> None:
     driver = fenced_after_a_lost_answer()
     failed = only(driver.take(contract.SeatSeen(member_id="another")), contract.Failed)
     assert isinstance(failed.error, FencedInstanceId)
 
 
-def test_a_seat_that_was_renamed_and_is_fenced_later_does_not_ask_who_has_it():
+def test_a_seat_that_was_renamed_and_is_fenced_later_does_not_ask_who_has_it() -> None:
     driver = renamed()
     driver.after(HEARTBEAT_MS)
     failed = only(driver.answer_beat(ErrorCode.FENCED_INSTANCE_ID), contract.Failed)
@@ -128,21 +128,21 @@ def test_a_rebalance_that_is_wanted_while_a_seat_is_renamed_is_made_up_for(renam
     assert of_join(driver).reason == "partitions were added"
 
 
-def test_a_seat_that_gives_something_up_while_it_is_renamed_does_not_claim_it():
+def test_a_seat_that_gives_something_up_while_it_is_renamed_does_not_claim_it() -> None:
     driver = Driver().into(State.RENAMING)
     driver.give_up(1)
     driver.answer_rename()
     assert of_join(driver).protocols[0][1].owned == parts(0)
 
 
-def test_a_refused_commit_under_the_old_id_says_nothing_while_a_seat_is_renamed():
+def test_a_refused_commit_under_the_old_id_says_nothing_while_a_seat_is_renamed() -> None:
     driver = Driver().into(State.RENAMING)
     fenced = contract.MembershipRefused(identity=driver.machine.identity, error=ErrorCode.FENCED_INSTANCE_ID)
     assert driver.take(fenced) == []
     assert driver.state is State.RENAMING
 
 
-def test_a_seat_is_not_renamed_while_a_heartbeat_may_say_that_the_group_rebalances():
+def test_a_seat_is_not_renamed_while_a_heartbeat_may_say_that_the_group_rebalances() -> None:
     driver = Driver().into(State.STABLE)
     driver.after(HEARTBEAT_MS)
     assert driver.take(contract.Rename()) == []
@@ -160,7 +160,7 @@ def test_a_member_is_never_renamed_that_has_no_id_of_its_own_or_is_eager_or_dyna
     assert driver.state is State.STABLE
 
 
-def test_a_newcomer_whose_join_a_change_of_the_group_s_type_cut_off_has_the_group_rebalance_with_something_new_to_say():
+def test_a_newcomer_whose_join_a_change_of_type_cut_off_has_the_group_rebalance_with_something_new() -> None:
     driver = Driver().into(State.JOINING)
     first = of_join(driver).protocols
     driver.answer_join(error=ErrorCode.REBALANCE_IN_PROGRESS)
@@ -173,7 +173,7 @@ def test_a_newcomer_whose_join_a_change_of_the_group_s_type_cut_off_has_the_grou
     assert of_join(driver).protocols not in (first, second)
 
 
-def test_a_process_that_was_paused_before_its_renaming_loses_what_the_group_may_have_given_away_meanwhile():
+def test_a_process_that_was_paused_before_its_renaming_loses_what_the_group_may_have_given_away_meanwhile() -> None:
     driver = Driver().into(State.RENAMING)
     owned, generation = driver.machine.owned, driver.machine.identity.generation
     driver.answer_rename()

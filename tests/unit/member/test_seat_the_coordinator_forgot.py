@@ -35,7 +35,7 @@ def fenced(driver: Driver) -> list[contract.Effect]:
     return driver.answer_sync(error=ErrorCode.FENCED_INSTANCE_ID)
 
 
-def test_a_seat_that_the_coordinator_gives_to_whom_we_replaced_is_taken_again():
+def test_a_seat_that_the_coordinator_gives_to_whom_we_replaced_is_taken_again() -> None:
     driver = back()
     fenced(driver)
     join = request_in(driver.take(contract.SeatSeen(member_id=BEFORE)))
@@ -45,7 +45,7 @@ def test_a_seat_that_the_coordinator_gives_to_whom_we_replaced_is_taken_again():
     assert driver.machine.settled
 
 
-def test_a_fenced_member_whose_seat_a_third_process_has_ends():
+def test_a_fenced_member_whose_seat_a_third_process_has_ends() -> None:
     driver = back()
     fenced(driver)
     failed = only(driver.take(contract.SeatSeen(member_id="seat-0-of-another")), contract.Failed)
@@ -53,7 +53,7 @@ def test_a_fenced_member_whose_seat_a_third_process_has_ends():
     assert (failed.error.group, failed.error.instance_id) == ("g", "seat-0")
 
 
-def test_a_second_answer_about_the_seat_changes_nothing():
+def test_a_second_answer_about_the_seat_changes_nothing() -> None:
     """1. The seat is ours. 2. The join that is due will tell the rest. 3. An answer comes that was asked for before."""
     driver = back()
     fenced(driver)
@@ -70,7 +70,7 @@ def test_a_fenced_member_whose_seat_is_its_own_or_nobodys_joins_with_the_id_it_h
     assert request_in(driver.after(RETRY_BACKOFF_MS)).identity.member_id == ME
 
 
-def test_a_fenced_member_that_hears_nothing_of_its_seat_joins_after_a_backoff():
+def test_a_fenced_member_that_hears_nothing_of_its_seat_joins_after_a_backoff() -> None:
     driver = back()
     fenced(driver)
     assert driver.after(RETRY_BACKOFF_MS - 1) == []
@@ -78,7 +78,7 @@ def test_a_fenced_member_that_hears_nothing_of_its_seat_joins_after_a_backoff():
     assert driver.answer_join(error=ErrorCode.FENCED_INSTANCE_ID) == [contract.LookAtSeat()]
 
 
-def test_a_join_without_an_id_that_is_fenced_was_parked_while_another_process_took_the_seat():
+def test_a_join_without_an_id_that_is_fenced_was_parked_while_another_process_took_the_seat() -> None:
     """To join again would take the seat from that one (ClassicGroup.replaceStaticMember answers the parked join)."""
     driver = back()
     driver.answer_sync(0)
@@ -87,12 +87,12 @@ def test_a_join_without_an_id_that_is_fenced_was_parked_while_another_process_to
     assert isinstance(failed.error, FencedInstanceId)
 
 
-def test_a_fenced_member_whose_id_a_generation_confirmed_ends():
+def test_a_fenced_member_whose_id_a_generation_confirmed_ends() -> None:
     driver = back()
     driver.answer_sync(0)
     assert isinstance(only(driver.answer_beat(ErrorCode.FENCED_INSTANCE_ID), contract.Failed).error, FencedInstanceId)
 
 
-def test_a_fenced_member_that_replaced_nobody_ends():
+def test_a_fenced_member_that_replaced_nobody_ends() -> None:
     driver = Driver().into(State.SYNCING)
     assert isinstance(only(fenced(driver), contract.Failed).error, FencedInstanceId)

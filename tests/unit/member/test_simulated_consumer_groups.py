@@ -99,7 +99,7 @@ def test_a_group_under_faults_has_one_owner_a_partition_and_comes_to_rest(name: 
         checked(scenario.world(seed), seed, lambda world: run(world, scenario.kinds))
 
 
-def test_no_seat_resumes_as_a_process_that_was_stopped_and_took_the_seat_back():
+def test_no_seat_resumes_as_a_process_that_was_stopped_and_took_the_seat_back() -> None:
     """Seed 5183.
 
     1. Process 0 is stopped, and later ones take its seat in turn. 2. The last of them owes 3-6, dies, and its session
@@ -109,7 +109,7 @@ def test_no_seat_resumes_as_a_process_that_was_stopped_and_took_the_seat_back():
     checked(scenario.world(5183), 5183, lambda world: run(world, scenario.kinds))
 
 
-def test_a_static_member_that_is_killed_and_restarted_has_its_partitions_within_two_seconds():
+def test_a_static_member_that_is_killed_and_restarted_has_its_partitions_within_two_seconds() -> None:
     """No other member gains, loses or gives up a partition by that."""
 
     def restart_one_by_one(world: ConsumerWorld) -> None:
@@ -130,7 +130,7 @@ def test_a_static_member_that_is_killed_and_restarted_has_its_partitions_within_
         checked(Scenario(delay_ms=(1, 100)).world(seed), seed, restart_one_by_one)
 
 
-def test_the_older_of_two_live_processes_is_fenced_and_never_the_newer():
+def test_the_older_of_two_live_processes_is_fenced_and_never_the_newer() -> None:
     def start_a_second_one(world: ConsumerWorld) -> None:
         to_rest(world)
         older = world.rng.choice(world.running())
@@ -149,7 +149,7 @@ def test_the_older_of_two_live_processes_is_fenced_and_never_the_newer():
         checked(Scenario(delay_ms=(1, 300)).world(seed), seed, start_a_second_one)
 
 
-def test_a_static_member_that_closes_releases_its_seat_for_the_next_process():
+def test_a_static_member_that_closes_releases_its_seat_for_the_next_process() -> None:
     def close_and_return(world: ConsumerWorld) -> None:
         to_rest(world)
         for seat in world.seats:

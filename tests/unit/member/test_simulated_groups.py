@@ -148,31 +148,31 @@ def test_a_group_under_faults_has_one_owner_a_partition_and_comes_to_rest(name: 
         checked(SCENARIOS[name], seed)
 
 
-def test_a_new_seat_whose_rebalance_brokers_end_to_rename_another_one_has_its_share():
+def test_a_new_seat_whose_rebalance_brokers_end_to_rename_another_one_has_its_share() -> None:
     checked(SCENARIOS["own ids, mixed"], 3936)
 
 
-def test_a_group_without_faults_that_is_asked_to_rejoin_loses_nothing():
+def test_a_group_without_faults_that_is_asked_to_rejoin_loses_nothing() -> None:
     for seed in seeds_of(WITHOUT_FAULTS, KINDS):
         world = checked(Scenario(dynamic=1, kinds=WISHES), seed)
         assert not world.invariants.lost, seed
         assert not world.invariants.fences, seed
 
 
-def test_a_group_whose_connections_break_loses_nothing():
+def test_a_group_whose_connections_break_loses_nothing() -> None:
     for seed in seeds_of(CONNECTIONS_BREAK, KINDS):
         world = checked(Scenario(dynamic=1, kinds=(faults.break_connection, *WISHES)), seed)
         assert not world.invariants.lost, seed
         assert not world.invariants.fences, seed
 
 
-def test_a_process_that_returns_within_its_session_keeps_the_partitions_it_was_reading():
+def test_a_process_that_returns_within_its_session_keeps_the_partitions_it_was_reading() -> None:
     for seed in seeds_of(QUICK_RESTARTS, KINDS):
         scenario = Scenario(kinds=(faults.quick_restart, *WISHES), boundary_ms=(100, 20_000))
         checked(scenario, seed, all_return_in_time=True)
 
 
-def test_processes_that_die_between_the_two_requests_of_renaming_lose_nothing_and_make_no_generation():
+def test_processes_that_die_between_the_two_requests_of_renaming_lose_nothing_and_make_no_generation() -> None:
     scenario = Scenario(own_ids=True, own_ids_in_company=True, kinds=RENAMES)
     for seed in seeds_of(DEATHS, KINDS):
         world = scenario.world(seed)
@@ -186,7 +186,7 @@ def test_processes_that_die_between_the_two_requests_of_renaming_lose_nothing_an
         assert not world.invariants.fences, seed
 
 
-def test_a_seat_that_is_renamed_while_it_is_alone_and_has_adopted_nothing_reads_what_nobody_else_reads():
+def test_a_seat_that_is_renamed_while_it_is_alone_and_has_adopted_nothing_reads_what_nobody_else_reads() -> None:
     """A seat that is renamed in company may fare worse: of the worlds above ("own ids, mixed") one in twenty has two
     owners of a partition, and one in four a loss at a member that took no part (decision 104)."""
     renamings = 0

@@ -33,7 +33,7 @@ B = member("b", has=parts(2), claims=parts())
 GROUP = DescribedGroup(group="g", state="Stable", protocol="cooperative-sticky", members=(A, B))
 
 
-def test_a_group_in_which_nobody_claims_more_than_it_has_is_at_rest():
+def test_a_group_in_which_nobody_claims_more_than_it_has_is_at_rest() -> None:
     assert at_rest(GROUP, OURS)
 
 

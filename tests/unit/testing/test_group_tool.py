@@ -84,7 +84,7 @@ g               t               1          -               0               -    
 g               t               0          1               1               0               -                                      -               -
 g               u               1          -               0               -               s-0eac3dba-5da6-43b3-8e89-268183d6129a /127.0.0.1      cl 0
 """  # noqa: E501
-    owned = {TopicPartition("t", 1), TopicPartition("u", 1)}
+    owned = frozenset({TopicPartition("t", 1), TopicPartition("u", 1)})
     assert with_owned([first, second], offsets) == [replace(first, assignment=owned), second]
 
 
