@@ -410,8 +410,8 @@ PREFETCH_BYTES = Option(
     default=PREFETCH_BYTES_PER_EXECUTOR,
     shown=f"{PREFETCH_BYTES_PER_EXECUTOR} bytes",
     range=f"0, or {PREFETCH_BYTES_MIN} to {LONG_MAX} bytes",
-    effect="How much each executor fetches and converts ahead of the next micro-batch, for all its seats together. 0 "
-    "turns this off: every task opens its own consumer.",
+    effect="How much of this query each executor fetches and converts ahead of the next micro-batch, for all of the "
+    "query's seats there together. 0 turns this off: every task opens its own consumer.",
     origin="ours; as librdkafka's queued.max.messages.kbytes",
     acts="executor",
     read=zero_or_number(PREFETCH_BYTES_MIN, LONG_MAX),
