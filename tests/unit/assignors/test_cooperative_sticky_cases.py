@@ -72,7 +72,9 @@ def test_user_data_is_the_generation_as_int32() -> None:
         (-1, b"\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x00\x00\x00\x00\x05", -1),  # librdkafka: topics first
     ],
 )
-def test_the_generation_is_in_the_subscription_or_else_in_the_user_data(field, user_data, generation):
+def test_the_generation_is_in_the_subscription_or_else_in_the_user_data(
+    field: int, user_data: bytes | None, generation: int
+) -> None:
     assert claimed_generation(Subscription(topics=(), generation=field, user_data=user_data)) == generation
 
 
@@ -110,7 +112,7 @@ def test_the_claim_of_the_highest_generation_wins() -> None:
 
 
 @pytest.mark.parametrize("stale", [9, -1])
-def test_the_claims_of_a_stale_member_do_not_count_against_newer_ones(stale):
+def test_the_claims_of_a_stale_member_do_not_count_against_newer_ones(stale: int) -> None:
     # AST.testOwnedPartitionsAreInvalidatedForConsumerWithStaleGeneration, ...WithNoGeneration
     members = [member("c1", "a b", "a-0 a-2 b-1", 10), member("c2", "a b", "a-0 a-2 b-1", stale)]
     assert shares(members, a=3, b=3) == {"c1": parts("a-0 a-2 b-1"), "c2": parts("a-1 b-0 b-2")}

@@ -9,6 +9,7 @@ import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -98,7 +99,7 @@ def score(members: Sequence[GroupMember], assignment: Mapping[str, frozenset[Top
 
 
 @given(groups())
-def test_each_partition_goes_to_one_subscriber_at_most(group):
+def test_each_partition_goes_to_one_subscriber_at_most(group: Group) -> None:
     members, topics = group
     assignment = STICKY.assign(members, topics)
     assert assignment.keys() == {m.member_id for m in members}
@@ -110,7 +111,7 @@ def test_each_partition_goes_to_one_subscriber_at_most(group):
 
 
 @given(groups())
-def test_a_partition_that_one_member_owns_is_given_to_no_other(group):
+def test_a_partition_that_one_member_owns_is_given_to_no_other(group: Group) -> None:
     # KIP-429. A claim of an older generation is no hold if a newer one names the same partition
     members, topics = group
     assignment = STICKY.assign(members, topics)
@@ -121,7 +122,7 @@ def test_a_partition_that_one_member_owns_is_given_to_no_other(group):
 
 
 @given(groups())
-def test_two_rounds_assign_everything_and_a_third_moves_nothing(group):
+def test_two_rounds_assign_everything_and_a_third_moves_nothing(group: Group) -> None:
     members, topics = group
     second = settled(group)
     assert sorted(tp for share in second.values() for tp in share) == sorted(wanted_partitions(group))
@@ -129,7 +130,7 @@ def test_two_rounds_assign_everything_and_a_third_moves_nothing(group):
 
 
 @given(groups())
-def test_the_second_round_revokes_nothing(group):
+def test_the_second_round_revokes_nothing(group: Group) -> None:
     members, topics = group
     first = STICKY.assign(members, topics)
     second = settled(group)
@@ -137,13 +138,13 @@ def test_the_second_round_revokes_nothing(group):
 
 
 @given(groups(equal=True, members_max=9))
-def test_equal_subscriptions_differ_by_one_at_most(group):
+def test_equal_subscriptions_differ_by_one_at_most(group: Group) -> None:
     loads = [len(share) for share in settled(group).values()]
     assert max(loads) - min(loads) <= 1
 
 
 @given(groups(), st.randoms())
-def test_the_order_in_which_members_are_listed_does_not_matter(group, random):
+def test_the_order_in_which_members_are_listed_does_not_matter(group: Group, random: Random) -> None:
     members, topics = group
     before = STICKY.assign(members, topics)
     random.shuffle(members)
@@ -151,7 +152,7 @@ def test_the_order_in_which_members_are_listed_does_not_matter(group, random):
 
 
 @given(groups(), st.randoms())
-def test_new_member_ids_of_static_members_do_not_matter(group, random):
+def test_new_member_ids_of_static_members_do_not_matter(group: Group, random: Random) -> None:
     members, topics = group
     renamed = {m.member_id: m.member_id for m in members}
     renamed |= {m.member_id: f"{random.random()}-{m.member_id}" for m in members if m.instance_id is not None}
@@ -161,7 +162,7 @@ def test_new_member_ids_of_static_members_do_not_matter(group, random):
 
 
 @given(groups(members_max=3, topics="abc", partitions_max=2, clean=True))
-def test_no_other_spread_is_better(group):
+def test_no_other_spread_is_better(group: Group) -> None:
     # "as balanced as possible", and then sticky: AbstractStickyAssignor's own claim, here held against all spreads
     members, _ = group
     partitions = wanted_partitions(group)
@@ -178,7 +179,7 @@ def mine(member: GroupMember, choice: Sequence[str]) -> list[bool]:
 
 
 @given(groups(equal=True, members_max=9, clean=True))
-def test_the_short_way_for_equal_subscriptions_is_as_good_as_the_general_one(group):
+def test_the_short_way_for_equal_subscriptions_is_as_good_as_the_general_one(group: Group) -> None:
     members, topics = group
     names = sorted(topics.keys() & set(members[0].subscription.topics))
     ids = [m.member_id for m in members]
@@ -232,14 +233,14 @@ def kafka_python_target(group: Group) -> dict[str, frozenset[TopicPartition]]:
 
 
 @given(groups(clean=True, members_max=8))
-def test_kafka_pythons_spread_is_never_better(group):
+def test_kafka_pythons_spread_is_never_better(group: Group) -> None:
     # StickyAssignmentExecutor gives the target before any hand-over
     members, _ = group
     assert score(members, settled(group)) <= score(members, kafka_python_target(group))
 
 
 @given(group=groups(equal=False, members_max=8))
-def test_a_search_cut_short_still_assigns_everything_once(group):
+def test_a_search_cut_short_still_assigns_everything_once(group: Group) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_balance, "ASSIGNOR_STEPS_MAX", 0)
         second = settled(group)

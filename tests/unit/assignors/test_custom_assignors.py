@@ -49,7 +49,7 @@ def test_a_member_of_which_an_assignment_says_nothing_gets_nothing() -> None:
         ("Raising", "raised in assign: KeyError('a bug')"),
     ],
 )
-def test_an_assignment_that_breaks_a_promise_is_refused_with_the_class_and_the_partition(name: str, fault: str):
+def test_an_assignment_that_breaks_a_promise_is_refused_with_the_class_and_the_partition(name: str, fault: str) -> None:
     with pytest.raises(AssignorError) as refused:
         assignor(spelled(name)).assign(MEMBERS, TOPICS)
     assert str(refused.value).startswith(f"The assignor {spelled(name)} ")
@@ -79,21 +79,23 @@ def test_an_assignor_that_changes_what_it_is_given_changes_only_its_copy() -> No
         "spark_kgroup.assignors.contract:RebalanceProtocol",
     ],
 )
-def test_only_a_subclass_of_the_contract_is_called(name):
+def test_only_a_subclass_of_the_contract_is_called(name: str) -> None:
     """A configuration must not make objects of any class there is. A class that only looks like an assignor is none."""
     with pytest.raises(OptionError, match=r"module:Class of a subclass of spark_kgroup\.assignors\.contract\.Assignor"):
         assignor(name)
     assert Counted.made == 0
 
 
-def test_an_assignor_that_never_returns_is_given_up_after_a_bound_and_holds_up_no_end(monkeypatch):
+def test_an_assignor_that_never_returns_is_given_up_after_a_bound_and_holds_up_no_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(custom, "CUSTOM_ASSIGNOR_TIMEOUT_MS", 10)
     with pytest.raises(AssignorError, match="did not return from assign within 10 ms"):
         assignor(spelled("Hanging")).assign(MEMBERS, TOPICS)
     assert all(thread.daemon for thread in threading.enumerate() if "Hanging" in thread.name)
 
 
-def test_a_class_that_is_not_made_in_time_is_refused(monkeypatch):
+def test_a_class_that_is_not_made_in_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(custom, "CUSTOM_ASSIGNOR_TIMEOUT_MS", 10)
     with pytest.raises(OptionError, match="not imported and made within 10 ms"):
         assignor(spelled("HangingWhenMade"))
@@ -138,7 +140,7 @@ def test_user_data_that_is_not_bytes_is_refused() -> None:
         ("sys:exit", "not a class"),
     ],
 )
-def test_a_class_that_is_no_assignor_is_refused_by_name_with_the_setting(name: str, why: str):
+def test_a_class_that_is_no_assignor_is_refused_by_name_with_the_setting(name: str, why: str) -> None:
     with pytest.raises(OptionError) as refused:
         assignor(name)
     assert repr(name) in str(refused.value)

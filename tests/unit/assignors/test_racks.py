@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count, product
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -82,7 +83,9 @@ def shares(assignment: Assignment) -> list[str]:
     ],
     ids=["one replica", "two replicas", "replicas everywhere"],
 )
-def test_range_gives_members_of_a_rack_its_partitions_and_nobody_more_than_without_racks(racks, replicas, expected):
+def test_range_gives_members_of_a_rack_its_partitions_and_nobody_more_than_without_racks(
+    racks: str, replicas: int, expected: list[str]
+) -> None:
     # testRackAwareAssignmentWithUniformSubscription
     members = [member(f"c{k}", rack, "t1", "t2", "t3") for k, rack in enumerate("abc")]
     assert shares(RANGE.assign(members, described(racks, replicas, t1=6, t2=7, t3=2))) == expected
@@ -186,7 +189,7 @@ def owners_in(assignment: Assignment) -> dict[TopicPartition, str]:
 
 
 @given(groups())
-def test_two_rounds_assign_everything_and_a_third_moves_nothing(group: Group):
+def test_two_rounds_assign_everything_and_a_third_moves_nothing(group: Group) -> None:
     members, topics = group
     second = settled(members, topics)
     wanted = {name for m in members for name in m.subscription.topics} & topics.keys()
@@ -196,7 +199,7 @@ def test_two_rounds_assign_everything_and_a_third_moves_nothing(group: Group):
 
 
 @given(groups(members_max=3, partitions_max=2))
-def test_no_other_spread_is_better(group: Group):
+def test_no_other_spread_is_better(group: Group) -> None:
     members, topics = group
     wanted = {name for m in members for name in m.subscription.topics} & topics.keys()
     at = racks_of_partitions(topics[name] for name in wanted)
@@ -209,7 +212,7 @@ def test_no_other_spread_is_better(group: Group):
 
 
 @given(groups(), st.randoms())
-def test_the_order_in_which_members_are_listed_does_not_matter(group: Group, random):
+def test_the_order_in_which_members_are_listed_does_not_matter(group: Group, random: Random) -> None:
     members, topics = group
     before = {chosen: assignor(chosen).assign(members, topics) for chosen in ("range", "sticky", "cooperative-sticky")}
     random.shuffle(members)

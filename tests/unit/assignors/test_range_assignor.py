@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,8 +76,11 @@ def test_topics_with_equal_counts_and_subscribers_stay_aligned() -> None:
 TOPICS = ("a", "b", "c")
 
 
+Group = tuple[list[GroupMember], dict[str, TopicDescription]]
+
+
 @st.composite
-def groups(draw: st.DrawFn) -> tuple[list[GroupMember], dict[str, TopicDescription]]:
+def groups(draw: st.DrawFn) -> Group:
     subscriptions = draw(st.lists(st.tuples(st.booleans(), st.sets(st.sampled_from(TOPICS))), min_size=1, max_size=7))
     names = draw(st.permutations(range(len(subscriptions))))
     members = [
@@ -98,7 +102,7 @@ class KnownTopics:
 
 
 @given(groups())
-def test_kafka_python_agrees(group):
+def test_kafka_python_agrees(group: Group) -> None:
     members, topics = group
     answer = RangePartitionAssignor.assign(
         KnownTopics(topics),
@@ -120,7 +124,7 @@ def test_kafka_python_agrees(group):
 
 
 @given(groups(), st.randoms())
-def test_the_order_of_members_does_not_matter(group, random):
+def test_the_order_of_members_does_not_matter(group: Group, random: Random) -> None:
     members, topics = group
     before = RANGE.assign(members, topics)
     random.shuffle(members)

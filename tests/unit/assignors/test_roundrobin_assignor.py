@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import cycle
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from spark_kgroup.assignors import assignor
 from spark_kgroup.assignors.contract import RebalanceProtocol, ranked
 from spark_kgroup.model import GroupMember, TopicPartition
 
-from .test_range_assignor import described, groups, member
+from .test_range_assignor import Group, described, groups, member
 
 ROUND = assignor("roundrobin")
 
@@ -56,7 +57,7 @@ def test_static_members_come_before_dynamic_ones() -> None:
 
 
 @given(groups())
-def test_the_round_is_the_one_of_javas_circular_iterator(group):
+def test_the_round_is_the_one_of_javas_circular_iterator(group: Group) -> None:
     members, topics = group
     dealt: dict[str, set[TopicPartition]] = {m.member_id: set() for m in members}
     round_of = cycle(ranked(members))
@@ -68,7 +69,7 @@ def test_the_round_is_the_one_of_javas_circular_iterator(group):
 
 
 @given(groups(), st.randoms())
-def test_the_order_of_members_does_not_matter(group, random):
+def test_the_order_of_members_does_not_matter(group: Group, random: Random) -> None:
     members, topics = group
     before = ROUND.assign(members, topics)
     random.shuffle(members)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -64,7 +65,7 @@ def test_a_member_that_was_assigned_nothing_yet_has_no_user_data() -> None:
 
 
 @pytest.mark.parametrize("raw", [V0, V1, V1 + b"later"], ids=["version 0", "version 1", "more than version 1"])
-def test_partitions_in_the_user_data_stay_where_they_were(raw):
+def test_partitions_in_the_user_data_stay_where_they_were(raw: bytes) -> None:
     # SAT.testAssignmentWithMultipleGenerations1, SAT.testSchemaBackwardCompatibility
     members = with_user_data([member("m2", "a b"), member("m1", "a b")], raw)
     assert parts("a-0 a-5 b-7") <= shares(*members, a=6, b=8)["m2"]
@@ -85,7 +86,7 @@ def test_partitions_in_the_user_data_stay_where_they_were(raw):
         V0[:-1],
     ],
 )
-def test_user_data_that_nobody_can_read_says_nothing(raw):
+def test_user_data_that_nobody_can_read_says_nothing(raw: bytes) -> None:
     # StickyAssignor.deserializeTopicPartitionAssignment: "ignore the consumer's previous assignment if it cannot be
     # parsed"
     members = [member("m1", "a b"), member("m2", "a b")]
@@ -111,7 +112,7 @@ def test_a_partition_changes_hands_in_one_round() -> None:
 
 
 @given(groups())
-def test_one_round_reaches_what_the_cooperative_assignor_reaches_in_two(group: Group):
+def test_one_round_reaches_what_the_cooperative_assignor_reaches_in_two(group: Group) -> None:
     members, _ = group
     assignment = STICKY.assign(eager(*members), group[1])
     owned = sorted(partition for share in assignment.values() for partition in share)
@@ -120,7 +121,7 @@ def test_one_round_reaches_what_the_cooperative_assignor_reaches_in_two(group: G
 
 
 @given(groups(), st.randoms())
-def test_the_order_of_members_does_not_matter(group: Group, random):
+def test_the_order_of_members_does_not_matter(group: Group, random: Random) -> None:
     members = eager(*group[0])
     before = STICKY.assign(members, group[1])
     random.shuffle(members)

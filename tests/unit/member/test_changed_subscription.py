@@ -33,7 +33,7 @@ def synced(driver: Driver, assignment: frozenset[TopicPartition]) -> list[contra
 
 
 @pytest.mark.parametrize("assignor", [COOPERATIVE, EAGER])
-def test_an_assigned_partition_that_is_not_subscribed_is_never_owned_and_must_be_given_up(assignor: Assignor):
+def test_an_assigned_partition_that_is_not_subscribed_is_never_owned_and_must_be_given_up(assignor: Assignor) -> None:
     driver, effects = back(assignor)
     assigned = only(effects, contract.Assigned)
     assert (assigned.assigned, assigned.added) == (parts(0), parts(0))
@@ -52,7 +52,7 @@ def test_an_eager_member_gives_all_up_before_it_joins_for_the_sake_of_a_topic_it
 
 
 @pytest.mark.parametrize("assignor", [COOPERATIVE, EAGER])
-def test_a_member_that_gave_up_what_it_does_not_subscribe_joins_with_subscribed_topics_only(assignor: Assignor):
+def test_a_member_that_gave_up_what_it_does_not_subscribe_joins_with_subscribed_topics_only(assignor: Assignor) -> None:
     driver, effects = back(assignor)
     effects = driver.take(contract.GaveUp(partitions=only(effects, contract.Assigned).revoked))
     assert claim(request_in(effects)).topics == ("orders",)
@@ -92,7 +92,9 @@ def generations_in(driver: Driver, duration_ms: int, *, first: int) -> list[int]
 
 
 @pytest.mark.parametrize("assignor", [COOPERATIVE, EAGER])
-def test_joins_against_an_unsubscribed_assignment_come_ever_more_seldom_while_the_leader_repeats_it(assignor: Assignor):
+def test_joins_against_an_unsubscribed_assignment_come_ever_more_seldom_while_the_leader_repeats_it(
+    assignor: Assignor,
+) -> None:
     """A leader that assigns by a rule of its own would else rebalance the group at each of our boundaries."""
     driver, _ = back(assignor)
     joined_at_ms = generations_in(driver, 600_000, first=4)

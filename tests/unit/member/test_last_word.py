@@ -45,12 +45,12 @@ def held_for_ms(driver: Driver) -> int:
 
 
 @pytest.mark.parametrize("where", PARKED)
-def test_a_member_whose_request_is_never_answered_owns_nothing_after_a_session(where: str):
+def test_a_member_whose_request_is_never_answered_owns_nothing_after_a_session(where: str) -> None:
     assert held_for_ms(parked(where)) == SESSION_MS
 
 
 @pytest.mark.parametrize("where", PARKED)
-def test_a_connection_that_breaks_again_and_again_does_not_move_the_deadline(where: str):
+def test_a_connection_that_breaks_again_and_again_does_not_move_the_deadline(where: str) -> None:
     driver = parked(where)
     for _ in range(SESSION_MS // 1_000 - 1):
         driver.lose_connection()
@@ -64,7 +64,7 @@ def test_a_connection_that_breaks_again_and_again_does_not_move_the_deadline(whe
 @pytest.mark.parametrize(
     "error", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR, ErrorCode.REBALANCE_IN_PROGRESS]
 )
-def test_a_join_that_is_refused_again_and_again_does_not_move_the_deadline(error: int):
+def test_a_join_that_is_refused_again_and_again_does_not_move_the_deadline(error: int) -> None:
     driver = parked("join")
     began_at_ms = driver.now_ms
     while driver.machine.owned and driver.now_ms < began_at_ms + 10 * SESSION_MS:
@@ -89,7 +89,7 @@ def test_a_confirmed_membership_counts_from_when_the_question_was_sent() -> None
 
 
 @pytest.mark.parametrize("where", ["join", "sync"])
-def test_an_answer_that_was_parked_beyond_the_deadline_extends_no_session(where: str):
+def test_an_answer_that_was_parked_beyond_the_deadline_extends_no_session(where: str) -> None:
     """1. A request is parked, and looks are answered. 2. The process stops. 3. The answer is in the socket's buffer."""
     driver = parked(where)
     driver.after(LOOK_MS)
@@ -116,7 +116,7 @@ def test_a_newcomers_join_may_be_parked_for_longer_than_a_session() -> None:
 
 @pytest.mark.parametrize("where", PARKED)
 @pytest.mark.parametrize("error", GOOD)
-def test_a_parked_request_costs_nothing_while_looks_are_answered(where: str, error: int):
+def test_a_parked_request_costs_nothing_while_looks_are_answered(where: str, error: int) -> None:
     """A parked member does not expire (ClassicGroupMember.hasSatisfiedHeartbeat), and looks confirm that."""
     driver = parked(where)
     for _ in range(600):
@@ -136,7 +136,7 @@ def test_a_parked_request_costs_nothing_while_looks_are_answered(where: str, err
 @pytest.mark.parametrize(("session_ms", "expected_ms"), [(9_000, 3_000), (300_000, REQUEST_TIMEOUT_MS)])
 def test_looks_come_three_in_a_session_and_at_least_one_in_a_request_timeout(
     session_ms: int, expected_ms: int, jitter: float
-):
+) -> None:
     driver = Driver(jitter=jitter, session_ms=session_ms).into(State.JOINING)
     due_at_ms = driver.machine.next_wakeup_at_ms()
     assert due_at_ms is not None
@@ -162,7 +162,7 @@ def test_a_look_of_a_newcomer_asks_only_who_coordinates() -> None:
 
 
 @pytest.mark.parametrize("where", PARKED)
-def test_a_look_that_is_not_answered_changes_nothing_and_the_next_one_is_due(where: str):
+def test_a_look_that_is_not_answered_changes_nothing_and_the_next_one_is_due(where: str) -> None:
     driver = parked(where)
     driver.after(LOOK_MS)
     assert none_of(driver.after(LOOK_MS), contract.Lost)
@@ -172,7 +172,7 @@ def test_a_look_that_is_not_answered_changes_nothing_and_the_next_one_is_due(whe
 
 
 @pytest.mark.parametrize("where", PARKED)
-def test_a_refusal_of_an_earlier_look_changes_nothing(where: str):
+def test_a_refusal_of_an_earlier_look_changes_nothing(where: str) -> None:
     driver = parked(where)
     driver.after(LOOK_MS)
     stale = driver.looks[-1]
@@ -183,7 +183,7 @@ def test_a_refusal_of_an_earlier_look_changes_nothing(where: str):
 
 
 @pytest.mark.parametrize("where", PARKED)
-def test_a_coordinator_that_answers_each_look_after_the_next_one_was_sent_keeps_the_seat(where: str):
+def test_a_coordinator_that_answers_each_look_after_the_next_one_was_sent_keeps_the_seat(where: str) -> None:
     driver = parked(where)
     driver.after(LOOK_MS)
     for _ in range(20):
@@ -196,7 +196,7 @@ def test_a_coordinator_that_answers_each_look_after_the_next_one_was_sent_keeps_
 
 
 @pytest.mark.parametrize("where", PARKED)
-def test_a_look_that_finds_the_membership_over_joins_over_another_connection(where: str):
+def test_a_look_that_finds_the_membership_over_joins_over_another_connection(where: str) -> None:
     driver = parked(where)
     driver.after(LOOK_MS)
     effects = driver.answer_look(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -210,7 +210,7 @@ def test_a_look_that_finds_the_membership_over_joins_over_another_connection(whe
 
 @pytest.mark.parametrize("where", PARKED)
 @pytest.mark.parametrize("error", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE])
-def test_a_look_that_finds_the_coordinator_gone_asks_the_new_one_and_loses_nothing(where: str, error: int):
+def test_a_look_that_finds_the_coordinator_gone_asks_the_new_one_and_loses_nothing(where: str, error: int) -> None:
     driver = parked(where)
     driver.after(LOOK_MS)
     effects = driver.answer_look(error)
@@ -219,7 +219,7 @@ def test_a_look_that_finds_the_coordinator_gone_asks_the_new_one_and_loses_nothi
 
 
 @pytest.mark.parametrize("where", PARKED)
-def test_a_look_that_meets_the_next_generation_waits_for_our_answer(where: str):
+def test_a_look_that_meets_the_next_generation_waits_for_our_answer(where: str) -> None:
     """Both answers were given at the same moment, on two connections."""
     driver = parked(where)
     driver.after(LOOK_MS)
@@ -243,7 +243,7 @@ def refused_commit(driver: Driver, error: int) -> list[contract.Effect]:
 
 
 @pytest.mark.parametrize("where", PARKED)
-def test_a_commit_that_finds_the_membership_over_ends_the_wait_for_a_parked_request(where: str):
+def test_a_commit_that_finds_the_membership_over_ends_the_wait_for_a_parked_request(where: str) -> None:
     driver = parked(where)
     effects = refused_commit(driver, ErrorCode.UNKNOWN_MEMBER_ID)
     assert only(effects, contract.Lost).partitions == parts(0, 1)
@@ -252,7 +252,7 @@ def test_a_commit_that_finds_the_membership_over_ends_the_wait_for_a_parked_requ
 
 
 @pytest.mark.parametrize("where", PARKED)
-def test_a_commit_that_is_fenced_while_a_request_is_parked_ends_the_member(where: str):
+def test_a_commit_that_is_fenced_while_a_request_is_parked_ends_the_member(where: str) -> None:
     driver = parked(where)
     failed = only(refused_commit(driver, ErrorCode.FENCED_INSTANCE_ID), contract.Failed)
     assert isinstance(failed.error, FencedInstanceId)
@@ -260,14 +260,14 @@ def test_a_commit_that_is_fenced_while_a_request_is_parked_ends_the_member(where
 
 
 @pytest.mark.parametrize("where", ["join", "sync"])
-def test_a_commit_of_the_last_generation_has_the_coordinator_looked_at_at_once(where: str):
+def test_a_commit_of_the_last_generation_has_the_coordinator_looked_at_at_once(where: str) -> None:
     driver = parked(where)
     assert [type(effect) for effect in refused_commit(driver, ErrorCode.ILLEGAL_GENERATION)] == [contract.Look]
     assert driver.machine.owned == parts(0, 1)
 
 
 @pytest.mark.parametrize("where", PARKED)
-def test_a_commit_of_the_last_generation_asks_nobody_while_there_is_no_connection(where: str):
+def test_a_commit_of_the_last_generation_asks_nobody_while_there_is_no_connection(where: str) -> None:
     driver = parked(where)
     driver.lose_connection()
     assert refused_commit(driver, ErrorCode.ILLEGAL_GENERATION) == []

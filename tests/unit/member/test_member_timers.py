@@ -34,7 +34,7 @@ def test_the_first_heartbeat_goes_out_with_the_assignment() -> None:
 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.25, 0.999999])
-def test_heartbeats_come_early_by_a_part_of_the_jitter_never_late(jitter: float):
+def test_heartbeats_come_early_by_a_part_of_the_jitter_never_late(jitter: float) -> None:
     driver = Driver(jitter=jitter).into(State.STABLE)
     due_at_ms = driver.machine.next_wakeup_at_ms()
     assert due_at_ms is not None
@@ -56,7 +56,7 @@ def test_an_unanswered_heartbeat_is_not_sent_twice_and_the_session_goes_on() -> 
 
 
 @pytest.mark.parametrize("state", [State.STABLE, State.REVOKING])
-def test_a_member_whose_neighbour_joins_asks_at_once_and_joins_if_the_group_rebalances(state: State):
+def test_a_member_whose_neighbour_joins_asks_at_once_and_joins_if_the_group_rebalances(state: State) -> None:
     driver = Driver().into(state)
     if driver.machine._heartbeats.awaited is not None:
         driver.answer_beat()
@@ -94,7 +94,7 @@ def test_a_heartbeat_refused_with_a_retriable_error_is_sent_again_at_the_next_in
 
 
 @pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS])
-def test_a_heartbeat_answer_that_confirms_the_member_extends_its_session(error: int):
+def test_a_heartbeat_answer_that_confirms_the_member_extends_its_session(error: int) -> None:
     driver = Driver().into(State.STABLE)
     driver.after(SESSION_MS - 1)
     driver.answer_beat(error)
@@ -110,7 +110,7 @@ def test_a_heartbeat_answer_with_an_error_does_not_extend_the_session() -> None:
 
 
 @pytest.mark.parametrize("state", [State.STABLE, State.REVOKING])
-def test_the_session_runs_on_without_a_connection(state: State):
+def test_the_session_runs_on_without_a_connection(state: State) -> None:
     driver = Driver().into(state)
     driver.lose_connection()
     assert none_of(driver.after(SESSION_MS - 1), contract.Lost)
@@ -147,7 +147,7 @@ def test_a_newcomer_without_a_connection_has_no_session_to_lose() -> None:
 
 
 @pytest.mark.parametrize("error", AGAIN)
-def test_a_join_is_tried_again_after_the_backoff(error: int):
+def test_a_join_is_tried_again_after_the_backoff(error: int) -> None:
     driver = Driver(jitter=0.5).into(State.JOINING)
     assert driver.answer_join(error=error) == []
     assert driver.after(RETRY_BACKOFF_MS - 1) == []
@@ -156,7 +156,7 @@ def test_a_join_is_tried_again_after_the_backoff(error: int):
 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.5, 0.999999])
-def test_retries_in_a_row_wait_longer_until_a_generation_is_complete(jitter: float):
+def test_retries_in_a_row_wait_longer_until_a_generation_is_complete(jitter: float) -> None:
     # Kafka: retry.backoff.ms, retry.backoff.max.ms (ExponentialBackoff).
     driver = Driver(jitter=jitter).into(State.JOINING)
     factor = 1 + RETRY_BACKOFF_JITTER * (2 * jitter - 1)
@@ -210,7 +210,7 @@ def refuse(driver: Driver, state: State, error: int) -> list[contract.Effect]:
 
 @pytest.mark.parametrize("error", GONE)
 @pytest.mark.parametrize("state", [State.JOINING, State.SYNCING, State.STABLE, State.REVOKING])
-def test_a_coordinator_that_moved_is_looked_up_again_and_nothing_is_lost(state: State, error: int):
+def test_a_coordinator_that_moved_is_looked_up_again_and_nothing_is_lost(state: State, error: int) -> None:
     driver = Driver().into(state)
     driver.answer_beat() if state is State.REVOKING else None
     held = driver.machine.owned
@@ -224,7 +224,7 @@ def test_a_coordinator_that_moved_is_looked_up_again_and_nothing_is_lost(state: 
 
 
 @pytest.mark.parametrize("state", [State.JOINING, State.ASSIGNING, State.SYNCING, State.STABLE, State.REVOKING])
-def test_a_lost_connection_is_opened_again_and_nothing_is_lost(state: State):
+def test_a_lost_connection_is_opened_again_and_nothing_is_lost(state: State) -> None:
     driver = Driver().into(state)
     held = driver.machine.owned
     effects = driver.lose_connection()

@@ -59,7 +59,7 @@ NOT_IN_THE_TABLE: dict[State, set[type[contract.Event]]] = {
 
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("event", EVENTS)
-def test_each_pair_of_state_and_event_is_in_the_table_or_refused(state: State, event: type[contract.Event]):
+def test_each_pair_of_state_and_event_is_in_the_table_or_refused(state: State, event: type[contract.Event]) -> None:
     driver = Driver().into(state)
     if event in NOT_IN_THE_TABLE[state]:
         with pytest.raises(IllegalTransition, match=f"classic member.*{event.__name__}.*{state.value}"):
@@ -74,7 +74,7 @@ def test_the_table_has_exactly_these_pairs() -> None:
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_a_closed_member_answers_nothing(event: type[contract.Event]):
+def test_a_closed_member_answers_nothing(event: type[contract.Event]) -> None:
     assert Driver().into(State.CLOSED).take(SAMPLE[event]) == []
 
 
@@ -91,7 +91,7 @@ STALE = (
 
 @pytest.mark.parametrize("state", [s for s in State if s is not State.IDLE])
 @pytest.mark.parametrize("stale", STALE, ids=lambda event: type(event).__name__)
-def test_an_answer_that_is_not_awaited_changes_nothing(state: State, stale: contract.Event):
+def test_an_answer_that_is_not_awaited_changes_nothing(state: State, stale: contract.Event) -> None:
     driver = Driver().into(state)
     before = (driver.state, driver.machine.identity, driver.machine.owned, driver.machine.next_wakeup_at_ms())
     assert driver.take(stale) == []
@@ -221,7 +221,7 @@ def test_a_step_that_the_table_does_not_have_is_refused() -> None:
 
 
 @pytest.mark.parametrize("state", [s for s in State if s not in (State.LEAVING, State.CLOSED)])
-def test_leave_and_close_end_every_state(state: State):
+def test_leave_and_close_end_every_state(state: State) -> None:
     left, closed = Driver().into(state), Driver().into(state)
     left.take(contract.Leave(reason="test"))
     assert left.state in (State.LEAVING, State.CLOSED)

@@ -29,7 +29,7 @@ APIS = ["JoinGroup", "SyncGroup", "Heartbeat", "OffsetCommit"]
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_a_new_look_for_the_coordinator_says_which_request_was_refused_and_how(api: str):
+def test_a_new_look_for_the_coordinator_says_which_request_was_refused_and_how(api: str) -> None:
     if api == "SyncGroup":  # it joins again over the next connection, and the join says so
         driver = Driver().into(State.SYNCING)
         driver.answer_sync(error=ErrorCode.NOT_COORDINATOR)
@@ -40,14 +40,14 @@ def test_a_new_look_for_the_coordinator_says_which_request_was_refused_and_how(a
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_an_error_that_ends_the_member_names_the_request_and_the_error(api: str):
+def test_an_error_that_ends_the_member_names_the_request_and_the_error(api: str) -> None:
     failed = only(refused(api, 12_345), contract.Failed)
     assert f"'g' rejected member 'seat-0' (ERROR_12345): retrying {api} does not help" in str(failed.error)
 
 
 @pytest.mark.parametrize("api", ["Heartbeat", "OffsetCommit"])
 @pytest.mark.parametrize("error", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
-def test_a_loss_says_which_request_was_refused_and_how(api: str, error: ErrorCode):
+def test_a_loss_says_which_request_was_refused_and_how(api: str, error: ErrorCode) -> None:
     effects = refused(api, error)
     assert only(effects, contract.Lost).reason == f"{api}: {error.name}"
     join = request_in(effects)
@@ -76,7 +76,7 @@ def test_a_loss_at_the_members_end_says_why_it_ended() -> None:
         (ErrorCode.UNKNOWN_MEMBER_ID, ["Heartbeat: UNKNOWN_MEMBER_ID", "Heartbeat: UNKNOWN_MEMBER_ID"]),
     ],
 )
-def test_a_look_past_a_parked_request_says_that_a_heartbeat_was_refused_and_how(error: int, reasons: list[str]):
+def test_a_look_past_a_parked_request_says_that_a_heartbeat_was_refused_and_how(error: int, reasons: list[str]) -> None:
     effects = looked(error)
     assert [effect.reason for effect in effects if isinstance(effect, contract.Connect | contract.Lost)] == reasons
 
@@ -95,7 +95,7 @@ def looked(error: int) -> list[contract.Effect]:
 
 
 @pytest.mark.parametrize("error", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REQUEST_TIMED_OUT])
-def test_a_look_that_may_be_tried_again_changes_nothing(error: int):
+def test_a_look_that_may_be_tried_again_changes_nothing(error: int) -> None:
     driver = Driver().into(State.STABLE)
     driver.take(contract.RejoinWanted(reason="test"))
     driver.after(HEARTBEAT_MS + HEARTBEAT_MS // 2)
@@ -105,7 +105,7 @@ def test_a_look_that_may_be_tried_again_changes_nothing(error: int):
 
 
 @pytest.mark.parametrize("state", [State.JOINING, State.STABLE, State.SYNCING])
-def test_a_connection_that_broke_is_opened_again_for_the_reason_it_broke(state: State):
+def test_a_connection_that_broke_is_opened_again_for_the_reason_it_broke(state: State) -> None:
     assert only(Driver().into(state).lose_connection(), contract.Connect).reason == "gone"
 
 
@@ -158,7 +158,7 @@ def test_giving_up_what_is_not_assigned_changes_nothing_of_a_member_at_rest() ->
 
 
 @pytest.mark.parametrize("instance_id", ["seat-0", "seat-7"])
-def test_a_fenced_member_names_its_group_and_its_instance(instance_id: str):
+def test_a_fenced_member_names_its_group_and_its_instance(instance_id: str) -> None:
     driver = Driver(instance_id=instance_id).into(State.STABLE)
     driver.after(HEARTBEAT_MS)
     error = only(driver.answer_beat(ErrorCode.FENCED_INSTANCE_ID), contract.Failed).error

@@ -64,7 +64,7 @@ def test_a_renamed_seat_heeds_the_next_rebalance_at_once() -> None:
 
 
 @pytest.mark.parametrize("error", [ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION, 9_999])
-def test_a_seat_that_may_not_be_renamed_goes_on_under_the_coordinator_s_id(error: int):
+def test_a_seat_that_may_not_be_renamed_goes_on_under_the_coordinator_s_id(error: int) -> None:
     driver = Driver().into(State.RENAMING)
     driver.answer_rename(error)
     assert driver.state is State.STABLE
@@ -114,7 +114,7 @@ def test_a_seat_that_was_renamed_and_is_fenced_later_does_not_ask_who_has_it() -
 
 
 @pytest.mark.parametrize("renames", [True, False])
-def test_a_rebalance_that_is_wanted_while_a_seat_is_renamed_is_made_up_for(renames: bool):
+def test_a_rebalance_that_is_wanted_while_a_seat_is_renamed_is_made_up_for(renames: bool) -> None:
     driver = Driver().into(State.RENAMING)
     driver.take(contract.RejoinWanted(reason="partitions were added"))
     assert driver.state is State.RENAMING
@@ -154,7 +154,7 @@ def test_a_seat_is_not_renamed_while_a_heartbeat_may_say_that_the_group_rebalanc
     [Driver(own_id=""), Driver(assignors=(EAGER,)), Driver(instance_id=None)],
     ids=["no id", "eager", "dynamic"],
 )
-def test_a_member_is_never_renamed_that_has_no_id_of_its_own_or_is_eager_or_dynamic(driver: Driver):
+def test_a_member_is_never_renamed_that_has_no_id_of_its_own_or_is_eager_or_dynamic(driver: Driver) -> None:
     driver.into(State.STABLE)
     assert driver.take(contract.Rename()) == []
     assert driver.state is State.STABLE

@@ -63,7 +63,7 @@ def test_a_second_answer_about_the_seat_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("seen", [ME, ""])
-def test_a_fenced_member_whose_seat_is_its_own_or_nobodys_joins_with_the_id_it_has(seen: str):
+def test_a_fenced_member_whose_seat_is_its_own_or_nobodys_joins_with_the_id_it_has(seen: str) -> None:
     driver = back()
     fenced(driver)
     assert driver.take(contract.SeatSeen(member_id=seen)) == []

@@ -93,7 +93,7 @@ def checked(world: ConsumerWorld, seed: int, scenario: Callable[[ConsumerWorld],
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_group_under_faults_has_one_owner_a_partition_and_comes_to_rest(name: str):
+def test_a_group_under_faults_has_one_owner_a_partition_and_comes_to_rest(name: str) -> None:
     scenario = SCENARIOS[name]
     for seed in seeds_of(name, KINDS):
         checked(scenario.world(seed), seed, lambda world: run(world, scenario.kinds))

@@ -143,7 +143,7 @@ def checked(
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_group_under_faults_has_one_owner_a_partition_and_comes_to_rest(name: str):
+def test_a_group_under_faults_has_one_owner_a_partition_and_comes_to_rest(name: str) -> None:
     for seed in seeds_of(name, KINDS):
         checked(SCENARIOS[name], seed)
 

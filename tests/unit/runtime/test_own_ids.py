@@ -52,7 +52,7 @@ NOT_AT_REST = {
 
 
 @pytest.mark.parametrize("circumstance", NOT_AT_REST)
-def test_a_group_is_not_at_rest_that(circumstance: str):
+def test_a_group_is_not_at_rest_that(circumstance: str) -> None:
     assert not at_rest(NOT_AT_REST[circumstance], OURS)
 
 
