@@ -15,10 +15,13 @@ class Rights:
     """Whether a refusal may pass: a broker that starts may not have all ACLs yet, as it may not have all users.
 
     For a user that never had the right the refusal is final at once.
+
+    Args:
+        granted: whether the user is known to have had it already.
     """
 
-    def __init__(self) -> None:
-        self._granted = False
+    def __init__(self, *, granted: bool = False) -> None:
+        self._granted = granted
         self._missing_since_ms: int | None = None
 
     def on_granted(self) -> None:

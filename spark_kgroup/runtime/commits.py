@@ -66,7 +66,8 @@ class Commits:
         self._post = post
         self._newest = newest
         self._refusals: dict[str | None, str] = {}
-        self._rights = Rights()
+        self._topic_rights = Rights()
+        self._group_rights = Rights(granted=True)  # the member that commits has joined with it
 
     @property
     def refusal(self) -> str:
@@ -83,8 +84,8 @@ class Commits:
             says why.
 
         Raises:
-            BrokerError: the right to commit for the group or a topic is missing. It never was there, or has been
-                missing for a minute.
+            BrokerError: the right to commit for the group has been missing for a minute; or that for a topic, which may
+                never have been there.
         """
         deadline_ms = monotonic_ms() + COMMIT_TIMEOUT_MS
         backoff = Backoff(self._rng)
@@ -169,7 +170,8 @@ class Commits:
         errors = messages.offset_commit_errors(response)
         codes = set(errors.values())
         if ErrorCode.NONE in codes and not codes & RIGHTS_MISSING:
-            self._rights.on_granted()
+            self._topic_rights.on_granted()
+            self._group_rights.on_granted()
         for code in sorted(codes):
             self._note_error(who, code)
         return errors
@@ -177,8 +179,11 @@ class Commits:
     def _note_error(self, who: MemberIdentity, code: int) -> None:
         if code in _ASK_WHETHER_MEMBER:
             self._post(who.instance_id, contract.MembershipRefused(identity=who, error=code))
-        elif code in RIGHTS_MISSING and not self._rights.may_come_back(monotonic_ms()):
+        elif code in RIGHTS_MISSING and not self._rights_of(code).may_come_back(monotonic_ms()):
             raise BrokerError("OffsetCommit", code)
         if code != ErrorCode.NONE:
             log.info("seat %s: commit refused with %s", who.instance_id, ErrorCode.name_of(code))
             self._refusals[who.instance_id] = ErrorCode.name_of(code)
+
+    def _rights_of(self, code: int) -> Rights:
+        return self._group_rights if code == ErrorCode.GROUP_AUTHORIZATION_FAILED else self._topic_rights
