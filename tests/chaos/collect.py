@@ -20,6 +20,8 @@ from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from spark_kgroup.model import TopicPartition
 
 _OFFSET_COMMIT_KEYS: Final = (0, 1)
+_NOTE_BEGINS: Final = b'{"v":1,'
+"""Beside an offset that a seat has committed (`seat_note`)."""
 
 _REMOVED: Final = re.compile(
     r"^(?P<at>\S+ \S+),(?P<ms>\d+) .*(?:"
@@ -138,7 +140,8 @@ def group_commits(bootstrap: str, group: str) -> list[Commit]:
         topic = key[at + 2 : at + 2 + topic_length].decode()
         (partition,) = struct.unpack_from(">i", key, at + 2 + topic_length)
         _, offset = struct.unpack_from(">hq", value)
-        found.append(Commit(TopicPartition(topic, partition), offset, message.timestamp()[1] / 1000))
+        by_us = _NOTE_BEGINS in value
+        found.append(Commit(TopicPartition(topic, partition), offset, message.timestamp()[1] / 1000, by_us))
     return found
 
 

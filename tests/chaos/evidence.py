@@ -24,11 +24,16 @@ class Span(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """One offset commit of the group, as its coordinator wrote it."""
+    """One offset commit of the group, as its coordinator wrote it.
+
+    Attributes:
+        by_us: whether one of this source's seats made it, which writes a note beside its offsets.
+    """
 
     partition: TopicPartition
     offset: int
     wall_at_s: float
+    by_us: bool = True
 
 
 class Delivered(NamedTuple):

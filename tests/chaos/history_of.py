@@ -19,7 +19,7 @@ def facts_of(evidence: Evidence) -> Iterator[Fact]:
         yield from _read(peer)
         yield from _exposed(peer.name, peer.exposed)
     for commit in evidence.commits:
-        yield Committed(*commit.partition, commit.offset, commit.wall_at_s)
+        yield Committed(*commit.partition, commit.offset, commit.wall_at_s, commit.by_us)
     for tp, end in sorted(evidence.log_ends.items()):
         yield LogEnd(*tp, end)
     for reader in evidence.readers:

@@ -27,6 +27,8 @@ _ENDS_AT_START: Final = (
     "does not accept our client certificate",
     "SCRAM-SHA-512 for",
     "grant READ on the group",
+    "(TOPIC_AUTHORIZATION_FAILED)",
+    "Cannot upgrade classic group",  # under the consumer protocol: other clients made the group classic meanwhile
     "Python worker failed to connect back",  # Spark gives a Python process 10 s to start, on however busy a machine
 )
 """How a query may end before it has done a batch: not by a fault of ours. One at work goes on."""

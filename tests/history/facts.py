@@ -75,12 +75,17 @@ class Read(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """The coordinator wrote down an offset of the group."""
+    """The coordinator wrote down an offset of the group.
+
+    Attributes:
+        by_us: whether a member of this source made the commit. Other clients' commits are theirs to order.
+    """
 
     topic: str
     partition: int
     offset: int
     wall_at_s: float
+    by_us: bool = True
 
 
 class Exposed(NamedTuple):

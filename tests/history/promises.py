@@ -159,10 +159,10 @@ def records_are_read_again_only_after_a_loss(history: History) -> Iterator[Viola
 
 
 def commits_never_go_back(history: History) -> Iterator[Violation]:
-    """The group's committed offset of a partition only rises."""
+    """No commit of this source puts the group's committed offset of a partition back."""
     for (topic, partition, life), commits in _commits_by_life(history).items():
         for before, after in pairwise(commits):
-            if after.offset < before.offset:
+            if after.by_us and after.offset < before.offset:
                 in_life = f" (life {life + 1} of the topic)" if life else ""
                 yield Violation(_name((topic, partition)), f"committed {before.offset}, then {after.offset}{in_life}")
 
