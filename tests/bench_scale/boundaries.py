@@ -5,6 +5,7 @@ Records come from another process, which is asked for them over standard input a
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 from bench_sessions.measured import memory_mib
 
@@ -22,6 +23,7 @@ from pyspark_kgroup.offsets.checkpoint import EMPTY
 from pyspark_kgroup.shared.columns import COLUMNS, spark_schema
 from pyspark_kgroup.stream import KgroupStreamReader
 from spark_kgroup.wire.connection import Connection
+from spark_kgroup.wire.messages import Request, Response
 
 IDLE = 20
 BUSY = 5
@@ -33,18 +35,17 @@ class Traffic:
 
     def __init__(self) -> None:
         self.counts = Counter[str]()
-        exchange, answer = Connection._exchange, Connection._answer
+        counts, exchange, answer = self.counts, Connection._exchange, Connection._answer
 
-        async def counted_exchange(connection: Any, request: Any, timeout_ms: int) -> Any:
-            self.counts["requests"] += 1
-            writer = connection._writer
-            if not isinstance(writer, _CountingWriter):
-                connection._writer = _CountingWriter(writer, self.counts)
-            return await exchange(connection, request, timeout_ms)
+        async def counted_exchange(self: Connection, request: Request, timeout_ms: int) -> Response:
+            counts["requests"] += 1
+            if not isinstance(self._writer, _CountingWriter):
+                self._writer = cast("asyncio.StreamWriter", _CountingWriter(self._writer, counts))
+            return await exchange(self, request, timeout_ms)
 
-        async def counted_answer(connection: Any, frame: bytes) -> None:
-            self.counts["bytes"] += len(frame)
-            await answer(connection, frame)
+        async def counted_answer(self: Connection, frame: bytes) -> None:
+            counts["bytes"] += len(frame)
+            await answer(self, frame)
 
         Connection._exchange = counted_exchange  # type: ignore[method-assign]
         Connection._answer = counted_answer  # type: ignore[method-assign]

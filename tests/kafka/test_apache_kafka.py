@@ -7,7 +7,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -33,8 +35,11 @@ def is_alive(pid: int) -> bool:
 
 
 def await_end(*pids: int) -> None:
+    def has_ended(pid: int) -> bool:
+        return not is_alive(pid)
+
     for pid in pids:
-        wait_for(lambda pid=pid: not is_alive(pid), f"the end of process {pid}", 15)
+        wait_for(partial(has_ended, pid), f"the end of process {pid}", 15)
 
 
 @contextmanager
@@ -183,7 +188,7 @@ def test_server_properties_reach_the_broker_and_nonsense_is_an_error_with_the_lo
 
 
 @pytest.mark.parametrize(("arguments", "word"), [({"nodes": 2}, "nodes"), ({"port": 65536}, "port")])
-def test_wrong_arguments_are_refused_by_name(arguments: dict[str, int], word: str) -> None:
+def test_wrong_arguments_are_refused_by_name(arguments: dict[str, Any], word: str) -> None:
     with pytest.raises(OptionError, match=word):
         ApacheKafka(**arguments)
 

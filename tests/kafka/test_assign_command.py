@@ -3,6 +3,7 @@
 import json
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from harness.groups import stable_generation
@@ -35,6 +36,10 @@ def join(apache_kafka: ApacheKafka, group: str, topic: str) -> Iterator[Join]:
         member.end()
 
 
+def owns(member: MemberProcess, wanted: set[tuple[str, int]]) -> bool:
+    return member.owned == wanted
+
+
 def planned(kafka: ApacheKafka, group: str, *more: str) -> subprocess.CompletedProcess[str]:
     command = [KGROUP, "assign", "--bootstrap-server", kafka.bootstrap_servers, "--group", group, *more]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -63,7 +68,7 @@ def test_a_live_group_moves_when_a_member_joins_as_many_partitions_as_planned(
     members["c"] = join("c")
     for name, member in members.items():
         wanted = {tuple(pair) for pair in plan["assignment"].get(name, [pair for *pair, _, _ in plan["moved"]])}
-        wait_for(lambda member=member, wanted=wanted: member.owned == wanted, f"{name} with {wanted}", 60)
+        wait_for(partial(owns, member, wanted), f"{name} with {wanted}", 60)
 
 
 def test_a_group_that_is_not_there_is_named(apache_kafka: ApacheKafka, group: str) -> None:

@@ -82,6 +82,7 @@ class World:
 
     @property
     def generation(self) -> int:
+        generation: int
         (generation,) = {_seat(group).identity.generation for group in self.running.values()}
         return generation
 

@@ -42,7 +42,7 @@ def test_a_member_that_joins_while_the_driver_is_dead_reads_nothing_of_its_batch
     apache_kafka: ApacheKafka, group_protocol: str
 ) -> None:
     server, topic, group = filled_topic(apache_kafka)
-    query = Query(server, group, topic, **{"kafka.session.timeout.ms": "60000"})
+    query = Query(server, group, topic, executor=None, **{"kafka.session.timeout.ms": "60000"})
     with query:
         assert query.plan()
     with Sharing(server, group, topic, protocol=group_protocol) as peer:
@@ -83,7 +83,7 @@ def test_a_query_that_was_gone_for_a_session_says_how_far_it_had_read_and_reads_
     apache_kafka: ApacheKafka,
 ) -> None:
     server, topic, group = filled_topic(apache_kafka)
-    query = Query(server, group, topic, **{"kafka.session.timeout.ms": "6000"})
+    query = Query(server, group, topic, executor=None, **{"kafka.session.timeout.ms": "6000"})
     with query:
         assert query.trigger()  # done, but the boundary that would commit it never comes
     assert set(committed(server, group, topic, PARTITIONS).values()) == {0}

@@ -44,7 +44,7 @@ def test_batches_have_about_as_many_bytes_however_large_the_records_of_a_topic_a
     small, large = new_topic(2), new_topic(1)
     produce(server, small, 10_000, partitions=2, size=SMALL)
     produce(server, large, 100, partitions=1, size=LARGE)
-    query = Sizes(server, group, f"{small},{large}", maxBytesPerTrigger=str(LIMIT), **options)
+    query = Sizes(server, group, f"{small},{large}", executor=None, maxBytesPerTrigger=str(LIMIT), **options)
     with query:
         query.settle()
         first, *later = query.batches

@@ -46,7 +46,7 @@ def test_a_query_whose_name_is_changed_and_changed_back_reads_each_record_once(
 ) -> None:
     server, topic = apache_kafka.bootstrap_servers, new_topic(PARTITIONS)
     session = {"kafka.session.timeout.ms": "6000"}  # for so long seats of another prefix keep their partitions
-    query = Query(server, group, topic, instanceIdPrefix=f"{group}-blue", **session)
+    query = Query(server, group, topic, executor=None, instanceIdPrefix=f"{group}-blue", **session)
     before = query.options[changed]
     for turn, name in enumerate((before, f"{group}-green", before)):
         query.options[changed] = name

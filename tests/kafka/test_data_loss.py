@@ -303,7 +303,8 @@ def three_nodes() -> Iterator[ApacheKafka]:
 
 def offset_of(kafka: ApacheKafka, topic: str, place: OffsetSpec) -> int:
     where = AssignedPartition(topic, 0)
-    return kafka.admin.list_offsets({where: place})[where].result(30).offset
+    offset: int = kafka.admin.list_offsets({where: place})[where].result(30).offset
+    return offset
 
 
 def test_retention_takes_what_was_not_read(three_nodes: ApacheKafka, group: str) -> None:
@@ -314,7 +315,8 @@ def test_retention_takes_what_was_not_read(three_nodes: ApacheKafka, group: str)
         query.read(topic, 10)
         produce(server, topic, 90, partitions=1, first=10)
         keep_for(three_nodes, topic, "1")
-        wait_for(lambda: offset_of(three_nodes, topic, OffsetSpec.earliest()) == 100, "all records to expire")
+        earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+        wait_for(lambda: offset_of(three_nodes, topic, earliest) == 100, "all records to expire")
         keep_for(three_nodes, topic, "-1")
         message = failure_of(query)
         assert f"Offsets 10 on of {topic}-0 were still to be read, but the log is empty and ends at 100" in message
@@ -336,7 +338,10 @@ def tags(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     plan = Registry.plan
 
     def listening(
-        registry: Registry, batch: str, reads: Mapping[str, Sequence[Range]], owned: Mapping[str, Sequence[Position]]
+        registry: Registry,
+        batch: str,
+        reads: Mapping[str, Sequence[Sequence[Range]]],
+        owned: Mapping[str, Sequence[Position]],
     ) -> Scan:
         tags.extend(at.tag for some in owned.values() for at in some if tags[-1:] != [at.tag])
         return plan(registry, batch, reads, owned)
@@ -378,7 +383,8 @@ def test_an_unclean_leader_election_truncates_the_log(three_nodes: ApacheKafka, 
         produce(kafka.bootstrap_servers, topic, 5, partitions=1, first=1000)
         assert query.read(topic, 105)[100:] == list(range(1000, 1005))
         query.settle()
-        assert committed(kafka, group, topic) == offset_of(kafka, topic, OffsetSpec.latest()) == 65
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        assert committed(kafka, group, topic) == offset_of(kafka, topic, latest) == 65
     assert tags[0] != tags[-1], "what was fetched ahead under the old leader is not what the new one has"
 
 

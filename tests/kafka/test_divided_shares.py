@@ -1,6 +1,7 @@
 """A seat's ranges of a batch, cut for several tasks: they give the same rows, and the seat stays as it was."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -8,6 +9,7 @@ from harness.kafka import MakeTopic, contents, produce
 from harness.query import Query
 from harness.sidecars import sleeping_executor
 from harness.waiting import wait_for
+from pyspark.sql.datasource import InputPartition
 
 from pyspark_kgroup.shared.tickets import Executor
 from pyspark_kgroup.stream import Ticket
@@ -37,13 +39,13 @@ class Tasks(Query):
         self.seats: list[list[str]] = []
         partitions = self._reader.partitions
 
-        def counting(start: dict[str, object], end: dict[str, object]) -> object:
+        def counting(start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
             tickets = partitions(start, end)
             payloads = [ticket.payload for ticket in tickets if isinstance(ticket, Ticket)]
             self.seats.append([payload.reads.seat if payload.reads else "late" for payload in payloads])
             return tickets
 
-        self._reader.partitions = counting
+        self._reader.partitions = counting  # type: ignore[method-assign]
         return self
 
 
@@ -68,7 +70,7 @@ def test_the_share_of_a_seat_is_divided_as_options_say_and_is_read_once(
     apache_kafka: ApacheKafka, topic: str, options: dict[str, str], tasks: int
 ) -> None:
     server, group = apache_kafka.bootstrap_servers, f"group-{uuid4().hex[:8]}"
-    with Tasks(server, group, topic, **options) as query:
+    with Tasks(server, group, topic, executor=None, **options) as query:
         query.settle()
         assert len(query.seats[0]) == tasks
         produce(server, topic, 100, partitions=PARTITIONS, first=1_000)

@@ -12,6 +12,7 @@ import pytest
 from harness.kafka import produce
 from harness.runtime import options_of, owned, settings_of
 from harness.waiting import wait_for
+from kio.schema.heartbeat.v4 import HeartbeatRequest
 
 from pyspark_kgroup.driver.boundary import idle_check
 from pyspark_kgroup.driver.boundary.boundary import Boundary
@@ -54,7 +55,7 @@ def test_a_fresh_group_whose_first_seat_was_alone_settles_without_waiting_for_it
         if isinstance(request, messages.JoinGroupRequest) and request.group_instance_id != "one-0":
             await told_that_all_is_well.wait()
         response = await call(self, request, **more)
-        if isinstance(request, messages.HeartbeatRequest):
+        if isinstance(request, HeartbeatRequest):
             told_that_all_is_well.set()
         return response
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,12 +39,12 @@ def test_a_seat_hands_over_what_a_newcomer_is_to_get_at_the_offsets_that_it_comm
 ) -> None:
     @on_a_loop
     async def scenario() -> None:
-        here = {"bootstrap": apache_kafka.bootstrap_servers, "group": group, "topics": [topic]}
-        async with Group.connect(**here, instance_ids=["a"]) as first:
+        connect = partial(Group.connect, apache_kafka.bootstrap_servers, group=group, topics=[topic])
+        async with connect(instance_ids=["a"]) as first:
             firsts = first.events()
             assert (await next_of(firsts, Assigned)).partitions == four_of(topic)
             assert await first.committed(four_of(topic)) == {}
-            async with Group.connect(**here, instance_ids=["b"]) as second:
+            async with connect(instance_ids=["b"]) as second:
                 seconds = second.events()
                 asked = await next_of(firsts, Revoked)
                 assert len(asked.partitions) == 2
@@ -71,11 +72,11 @@ def test_a_restarted_program_has_the_partitions_of_its_seat_and_the_older_one_is
 ) -> None:
     @on_a_loop
     async def scenario() -> None:
-        here = {"bootstrap": apache_kafka.bootstrap_servers, "group": group, "topics": [topic]}
-        async with Group.connect(**here, instance_ids=["a"]) as older:
+        connect = partial(Group.connect, apache_kafka.bootstrap_servers, group=group, topics=[topic])
+        async with connect(instance_ids=["a"]) as older:
             olders = older.events()
             await next_of(olders, Assigned)
-            async with Group.connect(**here, instance_ids=["a"]) as newer:
+            async with connect(instance_ids=["a"]) as newer:
                 assert (await next_of(newer.events(), Assigned)).partitions == four_of(topic)
                 assert (await next_of(olders, Lost)).partitions == four_of(topic)
                 with pytest.raises(FencedInstanceId):
@@ -89,8 +90,8 @@ def test_a_restarted_program_has_the_partitions_of_its_seat_and_the_older_one_is
 def test_a_dynamic_member_leaves_at_the_end_of_its_block(apache_kafka: ApacheKafka, topic: str, group: str) -> None:
     @on_a_loop
     async def scenario() -> None:
-        members = {"group": group, "topics": [topic], "instance_ids": [None]}
-        async with Group.connect(apache_kafka.bootstrap_servers, **members) as joined:
+        server = apache_kafka.bootstrap_servers
+        async with Group.connect(server, group=group, topics=[topic], instance_ids=[None]) as joined:
             assert (await next_of(joined.events(), Assigned)).partitions == four_of(topic)
 
     scenario()

@@ -80,7 +80,8 @@ def test_records_of_every_codec_shape_and_size_are_the_same_rows(
     )
     for number in range(4_000):
         text = b"%d " % number * rng.choice([0, 1, 1, 5, 100])
-        headers = [("h", b"1"), ("h", None), ("ü", b"\x00\xff"), ("", b"")][: rng.randrange(5)]
+        every: list[tuple[str, str | bytes | None]] = [("h", b"1"), ("h", None), ("ü", b"\x00\xff"), ("", b"")]
+        headers = every[: rng.randrange(5)]
         value = None if rng.random() < 0.1 else text
         producer.produce(topic, value, rng.choice([None, b"", b"k", text]), number % 4, headers=headers)
         producer.poll(0)
@@ -180,7 +181,7 @@ def test_a_query_whose_tasks_read_by_themselves_needs_no_librdkafka(
         fill(producer, topic, [b"%d" % number for number in range(100)], partition)
     monkeypatch.setattr(range_reader, "read_ranges", lambda *_: pytest.fail("librdkafka read"))
     more = {"prefetchBytes": "0", "reader": "native", "maxOffsetsPerTrigger": "70"}
-    with Query(apache_kafka.bootstrap_servers, f"group-{topic}", topic, **more) as query:
+    with Query(apache_kafka.bootstrap_servers, f"group-{topic}", topic, executor=None, **more) as query:
         query.settle()
     assert {p: len(rows) for (_, p), rows in query.rows.items()} == dict.fromkeys(range(3), 100)
 

@@ -67,7 +67,8 @@ def rows_of(query: Query) -> Rows:
 def lag(kafka: ApacheKafka, query: Query, topic: str, partitions: int) -> list[int]:
     """The group's lag by partition: the end of each log less the committed offset."""
     found = committed(kafka.bootstrap_servers, query.options["kafka.group.id"], topic, partitions)
-    return [offset_of(kafka, topic, p, OffsetSpec.latest()) - found[p] for p in range(partitions)]
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    return [offset_of(kafka, topic, p, latest) - found[p] for p in range(partitions)]
 
 
 # ---------------------------------------------------------------------------------------- the contents of records
@@ -77,7 +78,13 @@ def test_null_and_empty_keys_values_and_headers_are_read_as_they_are(
     apache_kafka: ApacheKafka, new_topic: MakeTopic, executor: Executor | None, producer: Producer
 ) -> None:
     topic = new_topic(3)  # partition 2 stays empty
-    headers = [("h", b"1"), ("h", None), ("h", b"1"), ("", b""), ("ü", b"\x00\xff")]
+    headers: list[tuple[str, str | bytes | None]] = [
+        ("h", b"1"),
+        ("h", None),
+        ("h", b"1"),
+        ("", b""),
+        ("ü", b"\x00\xff"),
+    ]
     for partition in range(2):
         for key, value in [(None, None), (b"", b""), (b"k", None), (None, b"v"), (b"k", b"v")]:
             producer.produce(topic, value, key, partition)

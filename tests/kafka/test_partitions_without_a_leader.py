@@ -46,7 +46,10 @@ def test_a_broker_that_is_gone_for_long_holds_up_only_what_it_alone_has(
 
         return have
 
-    with caplog.at_level(logging.WARNING), Query(kafka.bootstrap_servers, group, topic, **options) as query:
+    with (
+        caplog.at_level(logging.WARNING),
+        Query(kafka.bootstrap_servers, group, topic, executor=None, **options) as query,
+    ):
         wait_for(all_have(query, 10, set(leaders)), "all that there is at first", 60)
         kafka.nodes[gone - 1].kill()
         wait_for(lambda: leader_of(kafka, topic, 0) in (-1, None), "the cluster to notice", 60)
@@ -57,7 +60,9 @@ def test_a_broker_that_is_gone_for_long_holds_up_only_what_it_alone_has(
         assert all(len(query.rows[topic, index]) == 10 for index in away)
         assert len([m for m in caplog.messages if m.startswith("No answer for")]) == 1
 
-        fresh = Query(kafka.bootstrap_servers, f"{group}-fresh", topic, subscribePattern=f"{topic}|none", **options)
+        fresh = Query(
+            kafka.bootstrap_servers, f"{group}-fresh", topic, executor=None, subscribePattern=f"{topic}|none", **options
+        )
         del fresh.options["subscribe"]
         with fresh:
             wait_for(all_have(fresh, 20, set(others)), "what the others have, from a fresh query", GONE_WITHIN_S)

@@ -46,7 +46,8 @@ def test_a_query_changes_to_the_consumer_protocol_and_back_and_keeps_its_seats_a
     with speaking(CLASSIC):
         query = Query(server, group, topic, members="2")
     classic = query.options
-    sent, before = 0, {}
+    sent = 0
+    before: dict[str, set[tuple[str, int]]] = {}
     for run, protocol in enumerate((CLASSIC, CONSUMER, CLASSIC, CONSUMER)):
         query.options = written_for(protocol, classic)
         produce(server, topic, 40, partitions=PARTITIONS, first=sent)
@@ -74,7 +75,9 @@ def test_a_query_that_was_killed_has_its_partitions_again_long_before_its_sessio
     apache_kafka: ApacheKafka, topic: str, group: str, group_protocol: str
 ) -> None:
     server = apache_kafka.bootstrap_servers
-    query = Query(server, group, topic, members="2", **{"kafka.session.timeout.ms": str(1000 * SESSION_S)})
+    query = Query(
+        server, group, topic, executor=None, members="2", **{"kafka.session.timeout.ms": str(1000 * SESSION_S)}
+    )
     produce(server, topic, 40, partitions=PARTITIONS)
     with Sharing(server, group, topic, commit_each=True, protocol=group_protocol) as peer, query:
 
@@ -110,7 +113,7 @@ def test_seats_leave_though_the_query_comes_back_with_another_client_id(
     """
     server = apache_kafka.bootstrap_servers
     session = {"kafka.session.timeout.ms": str(1000 * SESSION_S)}
-    query = Query(server, group, topic, members="3", **session, **{"kafka.client.id": "pod-a"})
+    query = Query(server, group, topic, executor=None, members="3", **session, **{"kafka.client.id": "pod-a"})
     produce(server, topic, 40, partitions=PARTITIONS)
     with query:
         query.settle()

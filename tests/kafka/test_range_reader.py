@@ -6,10 +6,11 @@ import pickle
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -62,15 +63,16 @@ def seat(kafka: ApacheKafka, ranges: Sequence[Range], stall_timeout_ms: int = AP
     return tuple(ranges), settings
 
 
-def read(kafka: ApacheKafka, *ranges: Range, **options: str) -> list[dict[str, object]]:
+def read(kafka: ApacheKafka, *ranges: Range, **options: str) -> list[dict[str, Any]]:
     table = pa.Table.from_batches(
-        read_ranges(*seat(kafka, ranges, **options)), schema=arrow_schema(options.get("includeHeaders") == "true")
+        read_ranges(*seat(kafka, ranges, API_TIMEOUT_MS, **options)),
+        schema=arrow_schema(options.get("includeHeaders") == "true"),
     )
-    rows: list[dict[str, object]] = table.to_pylist()
+    rows: list[dict[str, Any]] = table.to_pylist()
     return rows
 
 
-def found(rows: list[dict[str, object]]) -> Found:
+def found(rows: list[dict[str, Any]]) -> Found:
     by_partition: defaultdict[int, list[tuple[int, bytes | None]]] = defaultdict(list)
     for row in rows:
         by_partition[row["partition"]].append((row["offset"], row["value"]))
@@ -147,7 +149,7 @@ def test_empty_ranges_are_read_without_a_broker() -> None:
 
 
 def test_nulls_tombstones_and_headers(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
-    headers = [("h", b"1"), ("h", None), ("g", b"")]
+    headers: list[tuple[str, str | bytes | None]] = [("h", b"1"), ("h", None), ("g", b"")]
     producer.produce(topic, b"v", None, partition=0, headers=headers, timestamp=1_700_000_000_123)
     producer.produce(topic, None, b"k", partition=0)
     producer.produce(topic, b"", b"", partition=0)
@@ -395,6 +397,7 @@ def test_the_consumer_ends_when_spark_stops_early(
     batches = read_ranges(*seat(apache_kafka, [Range(topic, 0, 0, 20_000)]))
     assert next(batches).num_rows <= 100
     assert librdkafka_threads() > before
+    assert isinstance(batches, Generator)
     batches.close()
     assert librdkafka_threads() == before
 

@@ -13,6 +13,7 @@ from pyspark_kgroup.executor.read.range_reader import read_ranges
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.tickets import Range, ReadSettings
 from pyspark_kgroup.source import DefaultSource
+from pyspark_kgroup.stream import KgroupStreamReader
 from spark_kgroup.errors import WireError
 from spark_kgroup.testing import ApacheKafka
 
@@ -56,6 +57,7 @@ def test_a_read_waits_through_an_outage_for_as_long_as_the_option_says(
         }
     )
     reader = source.streamReader(source.schema())
+    assert isinstance(reader, KgroupStreamReader)
     try:
         start = reader.initialOffset()
         end = wait_for(lambda: now if (now := reader.latestOffset(start)) != start else None, "an offset")

@@ -6,6 +6,7 @@ Every way in joins, commits and is seen. Every refusal is one clear error within
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from ssl import SSLContext
@@ -124,11 +125,28 @@ def ways(kafka: SecuredKafka, endpoint: str) -> Iterator[tuple[str, str, Securit
     """(name, listener, settings)."""
     me = kafka.client
     tls = SecuritySettings(protocol="SSL", ca_location=kafka.ca_location)
-    files = {"certificate_location": me.certificate_location, "key_location": me.key_location}
-    locked = {"certificate_pem": me.certificate_pem, "key_pem": me.encrypted_key_pem, "key_password": KEY_PASSWORD}
     yield "tls", "SSL", tls
-    yield "mtls", "MTLS", SecuritySettings(protocol="SSL", ca_location=kafka.ca_location, **files)
-    yield "mtls-text", "MTLS", SecuritySettings(protocol="SSL", ca_pem=kafka.ca_pem, **locked)
+    yield (
+        "mtls",
+        "MTLS",
+        SecuritySettings(
+            protocol="SSL",
+            ca_location=kafka.ca_location,
+            certificate_location=me.certificate_location,
+            key_location=me.key_location,
+        ),
+    )
+    yield (
+        "mtls-text",
+        "MTLS",
+        SecuritySettings(
+            protocol="SSL",
+            ca_pem=kafka.ca_pem,
+            certificate_pem=me.certificate_pem,
+            key_pem=me.encrypted_key_pem,
+            key_password=KEY_PASSWORD,
+        ),
+    )
     yield "plain", "SASL_SSL", login(kafka, "PLAIN")
     yield "scram-256", "SASL_PLAINTEXT", login(kafka, "SCRAM-SHA-256", protocol="SASL_PLAINTEXT", ca_pem=None)
     yield "scram-512", "SASL_SSL", login(kafka, "SCRAM-SHA-512")
@@ -248,6 +266,10 @@ class Counted:
         return self.logins - self.connections
 
 
+def logged_in_since(security: Counted, before: int, _: object) -> bool:
+    return security.logins > before
+
+
 @on_a_loop
 async def test_sessions_are_renewed_without_a_new_connection_or_generation(
     secured_kafka: SecuredKafka, topic: str, group: str
@@ -271,7 +293,7 @@ async def test_sessions_are_renewed_without_a_new_connection_or_generation(
             while security.renewals < 3:
                 before = security.logins
                 # a heartbeat renews the session's connection, a look-up the pooled one
-                await each.wait_until(lambda _, b=before, s=security: s.logins > b, timeout_ms=200)
+                await each.wait_until(partial(logged_in_since, security, before), timeout_ms=200)
                 await each.describe()
         assert [each.view().seats[0].identity for each in seats] == identities
         assert [security.connections for security in securities] == connections
@@ -302,6 +324,7 @@ async def test_a_join_that_is_parked_beyond_its_session_is_answered_and_goes_on(
         who = MemberIdentity(instance_id=None, member_id=answer.member_id, generation=answer.generation_id)
         shares = [(who.member_id, encode_assignment(frozenset()))]
         synced = await connection.call(messages.sync_group(group, who, "range", shares))
+        assert isinstance(synced, messages.SyncGroupResponse)
         assert synced.error_code == 0
         return who
 
@@ -311,7 +334,9 @@ async def test_a_join_that_is_parked_beyond_its_session_is_answered_and_goes_on(
             began_s = time.monotonic()
             who = await joined(second)
             assert time.monotonic() - began_s > SHORT_SESSION_MS / 1000 + 1, "it was parked beyond its session"
-            assert (await second.call(messages.heartbeat(group, who))).error_code == 0
+            beat = await second.call(messages.heartbeat(group, who))
+            assert isinstance(beat, messages.HeartbeatResponse)
+            assert beat.error_code == 0
     await cluster.close()
 
 

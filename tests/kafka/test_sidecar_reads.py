@@ -4,9 +4,11 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -85,6 +87,10 @@ def ready(query: Query) -> int:
     return query.registry.counts().rows_ready
 
 
+def readied(query: Query, before: int, count: int) -> bool:
+    return ready(query) >= before + count
+
+
 # --------------------------------------------------------------------------------------------------- the same rows
 
 
@@ -95,7 +101,7 @@ def test_batches_have_the_rows_of_read_range_and_later_ones_are_there_already(qu
         assert sorted(rows) == directly(query, number * 500, number * 500 + 500)
         assert in_order(rows)
         if number > 0:
-            wait_for(lambda before=before: ready(query) >= before + 1_000, "one seat's rows at least to be ready")
+            wait_for(partial(readied, query, before, 1_000), "one seat's rows at least to be ready")
     (sidecar,) = sidecars_of(query, executor)
     assert len(seat_servers_of(sidecar)) == 2
     assert query.registry.counts().guest_bindings == 0
@@ -128,6 +134,7 @@ def test_a_worker_that_stops_early_costs_nobody_a_row(one_seat: Query, executor:
     (ticket,) = one_seat.plan(ALL)
     reading = read_on(executor, ticket)
     next(reading)
+    assert isinstance(reading, Generator)
     reading.close()
     assert sorted(rows_of(read_on(executor, ticket))) == directly(one_seat, 0, RECORDS)
     (sidecar,) = sidecars_of(one_seat, executor)
@@ -178,7 +185,7 @@ def test_a_range_may_end_with_the_marker_of_a_transaction(
     apache_kafka.create_topic(name, partitions=1)
     for committed in (True, False, True):  # 0-9, marker 10, aborted 11-20, marker 21, 22-31, marker 32
         run_transaction(transactions, name, [b"%d" % number for number in range(10)], commit=committed)
-    isolation = {"kafka.isolation.level": "read_committed"}
+    isolation: dict[str, Any] = {"kafka.isolation.level": "read_committed"}
     with Query(apache_kafka.bootstrap_servers, name, {"seat-0": [0]}, **isolation) as query:
         for first, end, offsets in (
             (0, 11, range(10)),
@@ -281,7 +288,7 @@ def test_a_guest_gets_from_the_home_what_was_fetched_ahead_there(sharing: Query,
             rows = sharing.run(guest, spans(first, first + 500))
             assert sorted(rows) == directly(sharing, first, first + 500)
             assert in_order(rows)
-            wait_for(lambda before=before: ready(sharing) >= before + 1_000, "half of the rows to be ready")
+            wait_for(partial(readied, sharing, before, 1_000), "half of the rows to be ready")
         counts = sharing.registry.counts()
         assert (counts.warm_reads, counts.network_reads, counts.direct_reads) == (1, 3, 0)
 

@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
@@ -46,7 +46,7 @@ def test_a_login_ends_while_there_is_no_room_for_more_and_the_next_read_has_a_ne
     secured_kafka.allow(ALICE, AclOperation.READ, topic=topic)
     (tmp_path / "tokens_of_mine.py").write_text(CALLBACK)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    options = {
+    options: dict[str, Any] = {
         "kafka.security.protocol": "SASL_SSL",
         "kafka.ssl.ca.pem": secured_kafka.ca_pem,
         "kafka.sasl.mechanism": "OAUTHBEARER",
@@ -81,7 +81,7 @@ def test_rights_that_are_taken_away_while_a_seats_server_reads_are_the_error_of_
     secured_kafka.kafka.create_topic(topic, partitions=1)
     produce(secured_kafka.kafka.bootstrap_servers, topic, RECORDS, partitions=1, size=100)
     secured_kafka.allow(ALICE, AclOperation.READ, topic=topic)
-    options = {
+    options: dict[str, Any] = {
         "kafka.security.protocol": "SASL_SSL",
         "kafka.ssl.ca.pem": secured_kafka.ca_pem,
         "kafka.sasl.mechanism": "SCRAM-SHA-512",

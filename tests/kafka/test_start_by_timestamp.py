@@ -42,7 +42,7 @@ def judge(apache_kafka: ApacheKafka) -> Iterator[Consumer]:
 
 def read(kafka: ApacheKafka, topic: str, **options: str) -> dict[int, list[int]]:
     """Partition -> offsets that a new query reads."""
-    with Query(kafka.bootstrap_servers, f"group-{uuid4().hex[:8]}", topic, **options) as query:
+    with Query(kafka.bootstrap_servers, f"group-{uuid4().hex[:8]}", topic, executor=None, **options) as query:
         query.settle()
     return {partition: [row["offset"] for row in rows] for (_, partition), rows in query.rows.items()}
 

@@ -61,7 +61,7 @@ def send(kafka: ApacheKafka, topic: str, records: Mapping[int, str]) -> None:
 
 def query_of(kafka: ApacheKafka, topic: str, subscribe: str, **options: str) -> Query:
     """A query without a checkpoint, in a group of its own."""
-    query = Query(kafka.bootstrap_servers, f"group-{uuid4().hex[:8]}", topic, **options)
+    query = Query(kafka.bootstrap_servers, f"group-{uuid4().hex[:8]}", topic, executor=None, **options)
     if subscribe == "subscribePattern":
         query.options["subscribePattern"] = f"{query.options.pop('subscribe').removesuffix('suffix')}.*"
     return query

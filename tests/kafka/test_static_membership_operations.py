@@ -11,6 +11,7 @@ from harness.members import KGROUP, MemberProcess, all_pairs
 from harness.waiting import wait_for
 
 from spark_kgroup.testing import ApacheKafka
+from spark_kgroup.testing.group_tool import MemberRow
 
 Join = Callable[..., MemberProcess]
 Remove = Callable[..., subprocess.CompletedProcess[str]]
@@ -45,6 +46,11 @@ def remove(apache_kafka: ApacheKafka, group: str) -> Remove:
         )
 
     return run
+
+
+def epoch_of(member: MemberRow) -> int:
+    assert member.member_epoch is not None
+    return member.member_epoch
 
 
 def instance_ids(kafka: ApacheKafka, group: str) -> set[str | None]:
@@ -105,9 +111,9 @@ def test_members_under_the_consumer_protocol_are_removed_too(
     before = apache_kafka.describe_members(group)
     done = remove("--all", "--yes")
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 2)
-    since = max(row.member_epoch for row in before)
+    since = max(epoch_of(row) for row in before)
     wait_for(
-        lambda: [row.member_epoch > since for row in apache_kafka.describe_members(group)] == [True, True],
+        lambda: [epoch_of(row) > since for row in apache_kafka.describe_members(group)] == [True, True],
         "both to join anew, for they still run",
     )
     wait_for_halves(members["a"], dynamic, topic)

@@ -59,7 +59,7 @@ def test_a_stream_stops_where_librdkafka_finds_the_first_record_that_is_not_olde
     topic, group, at_ms = new_topic(len(HOURS)), f"group-{uuid4().hex[:8]}", FIRST_MS + hour * HOUR_MS
     by_partition = json.dumps({topic: {str(partition): at_ms for partition in HOURS}})
     end = {option: str(at_ms) if option == "endingTimestamp" else by_partition}
-    query = Query(apache_kafka.bootstrap_servers, group, topic, **end)
+    query = Query(apache_kafka.bootstrap_servers, group, topic, executor=None, **end)
     ends = dict.fromkeys(HOURS, 0)
 
     def read_on(sent: dict[int, list[int]]) -> None:
@@ -90,7 +90,7 @@ def test_no_seat_fetches_ahead_of_a_partition_at_its_stop(
     topic = new_topic(len(HOURS))
     send(apache_kafka, topic, HOURS)
     end = {"endingOffsets": json.dumps({topic: {"0": 3, "1": 2, "2": 5}})}
-    with Query(apache_kafka.bootstrap_servers, f"group-{uuid4().hex[:8]}", topic, **end) as query:
+    with Query(apache_kafka.bootstrap_servers, f"group-{uuid4().hex[:8]}", topic, executor=None, **end) as query:
         query.settle()
         send(apache_kafka, topic, {1: [6]})
         query.settle()
@@ -104,7 +104,7 @@ def test_deleterecords_at_a_stop_loses_nothing_also_before_a_restart(
     topic, group = new_topic(len(HOURS)), f"group-{uuid4().hex[:8]}"
     send(apache_kafka, topic, HOURS)
     end = {"endingOffsets": json.dumps({topic: {"0": 3, "1": 2, "2": 0}})}
-    query = Query(apache_kafka.bootstrap_servers, group, topic, **end)
+    query = Query(apache_kafka.bootstrap_servers, group, topic, executor=None, **end)
     with query:
         query.settle()
         where = At(topic, 0, 5)

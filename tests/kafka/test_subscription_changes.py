@@ -26,7 +26,9 @@ class SubscriptionWorld:
         self.server = server
         self.first, self.second = (f"{name}-{uuid4().hex[:8]}" for name in ("first", "second"))
         self.both = f"{self.first},{self.second}"
-        self.a, self.b = (Query(server, f"of-{self.first}", self.both, instanceIdPrefix=p, **MORE) for p in "ab")
+        self.a, self.b = (
+            Query(server, f"of-{self.first}", self.both, executor=None, instanceIdPrefix=p, **MORE) for p in "ab"
+        )
         self.produced = 0
 
     def produce(self) -> None:

@@ -217,7 +217,7 @@ async def test_a_static_member_lives_through_every_message_of_its_group(apache_k
         assert again.skip_assignment
         fenced = await ask(connection, messages.heartbeat(group, who))
         assert isinstance(fenced, messages.HeartbeatResponse)
-        assert fenced.error_code == ErrorCode.FENCED_INSTANCE_ID
+        assert int(fenced.error_code) == ErrorCode.FENCED_INSTANCE_ID
 
         who = MemberIdentity(instance_id="seat-0", member_id=again.member_id, generation=again.generation_id)
         left = await ask(connection, messages.leave_group(group, [who], "a test"))
@@ -235,7 +235,7 @@ async def test_a_dynamic_member_is_given_an_id_first(apache_kafka: ApacheKafka) 
     cluster = client_of(apache_kafka)
     async with await patiently(lambda: cluster.open_coordinator(group)) as connection:
         joined = await join(connection, group, MemberIdentity(instance_id=None), Subscription(topics=("t",)))
-        assert joined.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        assert int(joined.error_code) == ErrorCode.MEMBER_ID_REQUIRED
         who = MemberIdentity(instance_id=None, member_id=joined.member_id)
         joined = await join(connection, group, who, Subscription(topics=("t",)))
         assert joined.error_code == 0
@@ -390,7 +390,7 @@ async def until_rebalancing(connection: Connection, group: str, who: MemberIdent
     for _ in range(200):
         beat = await ask(connection, messages.heartbeat(group, who))
         assert isinstance(beat, messages.HeartbeatResponse)
-        if beat.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
+        if int(beat.error_code) == ErrorCode.REBALANCE_IN_PROGRESS:
             return
         await asyncio.sleep(0.02)
     raise AssertionError("no rebalance began")

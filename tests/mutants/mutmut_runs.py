@@ -16,7 +16,7 @@ from collections.abc import Collection
 from contextlib import chdir
 from pathlib import Path
 from time import monotonic
-from typing import TextIO
+from typing import IO
 
 from mutmut.configuration import reset_config
 from mutmut.mutation.file_mutation import MutatedFile, mutate_file_contents
@@ -140,7 +140,7 @@ def run(folder: Path, names: Collection[str], jobs: int, cpu_s_max: int) -> None
         raise subprocess.CalledProcessError(mutmut.returncode, command[:2])
 
 
-def _pass_on(output: TextIO) -> list[str]:
+def _pass_on(output: IO[str]) -> list[str]:
     """Print a line now and then, where mutmut turns a spinner. Returns its last lines, which may be an error."""
     last_lines: deque[str] = deque(maxlen=LINES_SHOWN_OF_AN_ERROR)
     printed_at_s = 0.0

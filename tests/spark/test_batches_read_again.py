@@ -1,6 +1,7 @@
 """A micro-batch that Spark reads twice, not at all, or not to its end: every record still comes once."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from harness.kafka import contents, produce
@@ -49,9 +50,13 @@ def test_two_scans_of_one_batch_read_all_of_it_each(
 
     writer = both.writeStream.option("checkpointLocation", str(tmp_path / "cp")).foreachBatch(collect)
     query = writer.trigger(processingTime="100 milliseconds").start()
+
+    def reached(count: int) -> bool:
+        return sum(map(len, sides.values())) >= count
+
     for number in range(ROUNDS):
         produce(server, topic, 40, partitions=4, first=40 * number)
-        wait_running(query, lambda n=number: sum(map(len, sides.values())) >= 80 * (n + 1), "both sides")
+        wait_running(query, partial(reached, 80 * (number + 1)), "both sides")
     query.stop()
     assert sorted(sides[1]) == sorted(sides[2]) == sorted(contents(server, topic))
 

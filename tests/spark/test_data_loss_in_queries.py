@@ -26,7 +26,9 @@ def numbers(collected: Collected, topic: str) -> list[int]:
 
 def end_offset(kafka: ApacheKafka, topic: str) -> int:
     where = AssignedPartition(topic, 0)
-    return kafka.admin.list_offsets({where: OffsetSpec.latest()})[where].result(30).offset
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    offset: int = kafka.admin.list_offsets({where: latest})[where].result(30).offset
+    return offset
 
 
 def test_records_deleted_between_plan_and_read_fail_the_query_or_are_skipped(
@@ -102,8 +104,10 @@ def test_a_log_of_many_kinds_of_records_gives_the_rows_of_a_reference_consumer(
         for partition, *row, headers in frame.selectExpr(*columns).collect():
             offset, key, value, timestamp, kind = row
             pairs = tuple((h.key, None if h.value is None else bytes(h.value)) for h in headers or ())
-            parts = (None if part is None else bytes(part) for part in (key, value))
-            found.setdefault(batch_id, {}).setdefault(partition, []).append(Row(offset, *parts, timestamp, kind, pairs))
+            key, value = (None if part is None else bytes(part) for part in (key, value))
+            found.setdefault(batch_id, {}).setdefault(partition, []).append(
+                Row(offset, key, value, timestamp, kind, pairs)
+            )
 
     read = options(
         server,
@@ -128,7 +132,7 @@ def test_a_log_of_many_kinds_of_records_gives_the_rows_of_a_reference_consumer(
 
 def fill_with_many_kinds(server: str, topic: str) -> None:
     """60 offsets in each partition: plain records, one committed and one aborted transaction, and their markers."""
-    headers = [("h", b"1"), ("h", None), ("h", b"1"), ("", b"")]
+    headers: list[tuple[str, str | bytes | None]] = [("h", b"1"), ("h", None), ("h", b"1"), ("", b"")]
     plain = Producer({"bootstrap.servers": server, "compression.type": "gzip", "enable.idempotence": True})
     transactional = Producer({"bootstrap.servers": server, "transactional.id": topic})
     transactional.init_transactions(30)

@@ -107,7 +107,8 @@ def test_a_restart_with_a_wrong_address_fails_and_loses_nothing(
 def test_a_broker_that_talks_garbage_for_a_while_is_waited_for(
     spark: SparkSession, apache_kafka_factory: Callable[..., ApacheKafka], group: str, tmp_path: Path
 ) -> None:
-    with Proxy() as proxy:
+    proxy = Proxy()
+    with proxy:
         kafka = apache_kafka_factory(server_properties={"advertised.listeners": f"PLAINTEXT://{proxy.address}"})
         proxy.broker_port = kafka.nodes[0].port
         kafka.create_topic("topic", partitions=4)
@@ -200,8 +201,9 @@ def test_an_application_that_ends_leaves_no_process(
         if not started or started[-1].poll() is not None:
             print(f"start {len(started) + 1} of the application")
             command = [sys.executable, "-c", SCRIPT, str(tmp_path / "cp"), *read]
-            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-            started.append(subprocess.Popen(command, start_new_session=True, **quiet))
+            started.append(
+                subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            )
         return len(assignment_by_instance(apache_kafka, group)) == 2
 
     try:

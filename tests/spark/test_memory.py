@@ -5,7 +5,9 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -29,6 +31,7 @@ from harness.waiting import wait_for
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_kgroup.source import DefaultSource
+from pyspark_kgroup.stream import KgroupStreamReader
 from spark_kgroup.testing import ApacheKafka
 
 NewTopic = Callable[[int], str]
@@ -197,6 +200,10 @@ def test_tiny_batches_leave_nothing_behind(
     topic, server = new_topic(2), apache_kafka.bootstrap_servers
     collected = Collected()
     before = spark_processes(STREAM_READER)
+
+    def reached(count: int) -> bool:
+        return len(collected.batches) >= count
+
     with Trickle(server, topic):
         query = start(
             spark, options(server, topic, group), tmp_path / "cp", collected, trigger={"processingTime": "0 seconds"}
@@ -206,12 +213,8 @@ def test_tiny_batches_leave_nothing_behind(
         kinds = kinds_of(reader)
         uses: list[dict[str, Use]] = []
         for batches in (WARM, BATCHES):
-            wait_running(
-                query, lambda n=batches: len(collected.batches) >= n - WINDOW, f"{batches} - {WINDOW} batches", 240
-            )
-            uses.append(
-                uses_until(query, lambda n=batches: len(collected.batches) >= n, f"{batches} batches", 240, kinds)
-            )
+            wait_running(query, partial(reached, batches - WINDOW), f"{batches} - {WINDOW} batches", 240)
+            uses.append(uses_until(query, partial(reached, batches), f"{batches} batches", 240, kinds))
         assert spark_processes(STREAM_READER) - before == {reader}
         query.stop()
     warm, end = uses
@@ -229,6 +232,7 @@ def test_boundaries_and_reads_keep_no_objects(apache_kafka: ApacheKafka, new_top
     produce(server, topic, 20, partitions=2)
     source = DefaultSource(options(server, topic, group))
     reader = source.streamReader(source.schema())
+    assert isinstance(reader, KgroupStreamReader)
     try:
         first = reader.initialOffset()
         start = wait_for(lambda: changed(first, reader.latestOffset(first)), "an offset")
@@ -257,11 +261,11 @@ def test_boundaries_and_reads_keep_no_objects(apache_kafka: ApacheKafka, new_top
         reader.stop()
 
 
-def changed(before: dict[str, object], after: dict[str, object]) -> dict[str, object] | None:
+def changed(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any] | None:
     return after if after != before else None
 
 
-def settled(reader: object, start: dict[str, object]) -> dict[str, object]:
+def settled(reader: KgroupStreamReader, start: dict[str, Any]) -> dict[str, Any]:
     """The offset after which there is no new record."""
     while (after := reader.latestOffset(start)) != start:
         start = after

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,12 @@ def test_no_file_is_empty_beside_others_of_its_batch(
         rows = [[read_metadata(path.removeprefix("file://")).num_rows for path in batch] for batch in paths]
         return [batch for batch in rows if sum(batch)]
 
+    def reached(count: int) -> object:
+        return query.exception() or sum(map(sum, batches())) == count
+
     for number in range(6):
         produce(server, topic, 1, partitions=1, first=number)
-        wait_for(lambda n=number: query.exception() or sum(map(sum, batches())) == n + 1, f"record {number}", 90)
+        wait_for(partial(reached, number + 1), f"record {number}", 90)
     query.stop()
     assert batches() == [[1]] * 6
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as parquet
 from harness.kafka import contents, produce
@@ -63,12 +64,13 @@ class Connected:
             assert pipe is not None
             pipe.close()
 
-    def progress(self) -> list[dict[str, object]]:
+    def progress(self) -> list[dict[str, Any]]:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write("progress\n")
         self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
+        progress: list[dict[str, Any]] = json.loads(self.process.stdout.readline())
+        return progress
 
     def stop(self) -> int:
         assert self.process.stdin is not None

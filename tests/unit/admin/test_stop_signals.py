@@ -22,8 +22,14 @@ Process = subprocess.Popen[str]
 
 
 def start(*command: str, **environment: str) -> Process:
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, **pipes, text=True, env={**os.environ, **environment})
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
 
 
 def start_importing(folder: Path, *command: str) -> Process:

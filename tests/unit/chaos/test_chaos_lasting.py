@@ -39,7 +39,10 @@ def test_each_fault_of_the_network_is_known() -> None:
     assert set(FAULTS) - set(BREAKS) == {Fault.KILL_BROKER}
 
 
-@pytest.mark.parametrize("fault", sorted(UNREACHABLE, key=lambda fault: fault.name))
+UNREACHABLE_BY_NAME = sorted(UNREACHABLE, key=lambda fault: fault.name)
+
+
+@pytest.mark.parametrize("fault", UNREACHABLE_BY_NAME)
 def test_an_unreachable_broker_is_whole_to_its_peers(fault: Fault) -> None:
     assert {cut.source for cut in BREAKS[fault](1, 2, NODES).cuts} == {0}
 

@@ -4,12 +4,14 @@ import io
 import logging
 import os
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from pyspark.util import handle_worker_exception
 
 from pyspark_kgroup.brief_errors import brief_errors
 from pyspark_kgroup.source import DefaultSource
+from pyspark_kgroup.stream import KgroupStreamReader
 from spark_kgroup.errors import IllegalTransition, KgroupError, OptionError, WireError
 
 
@@ -53,13 +55,15 @@ def test_a_bug_keeps_its_traceback(bug: Exception) -> None:
 
 def test_every_call_of_the_source_is_brief() -> None:
     source = DefaultSource({"subscribe": "t"})
+    schema: Any = None
     calls: list[Callable[[], object]] = [source.schema]
     calls += [
-        source.reader(None).partitions,
-        lambda: source.writer(None, False),
-        lambda: source.streamWriter(None, False),
+        source.reader(schema).partitions,
+        lambda: source.writer(schema, False),
+        lambda: source.streamWriter(schema, False),
     ]
-    reader = source.streamReader(None)
+    reader = source.streamReader(schema)
+    assert isinstance(reader, KgroupStreamReader)
     calls += [reader.getDefaultReadLimit, reader.latestOffset, lambda: reader.partitions({}, {})]
     for call in calls:
         assert len(shown(call).splitlines()) == 1

@@ -5,18 +5,21 @@ import logging
 import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
+from uuid import UUID
 
 import pytest
 from prometheus_client import CollectorRegistry
-from pyspark.sql.streaming.listener import QueryIdleEvent, QueryTerminatedEvent
+from pyspark.sql.streaming.listener import QueryIdleEvent, QueryProgressEvent, QueryTerminatedEvent
 
 from pyspark_kgroup.listener import KgroupListener
 
 QUERY, RUN, OTHER_RUN = "q", "run-0", "run-1"
 
-ENDED, GOES_ON, ENDLESS = {"latestOffset": {"ended": True}}, {"latestOffset": {"ended": False}}, {"latestOffset": {}}
-OTHERS = [{"latestOffset": None}, {"latestOffset": "7"}, {}]
+ENDED: dict[str, Any] = {"latestOffset": {"ended": True}}
+GOES_ON: dict[str, Any] = {"latestOffset": {"ended": False}}
+ENDLESS: dict[str, Any] = {"latestOffset": {}}
+OTHERS: list[dict[str, Any]] = [{"latestOffset": None}, {"latestOffset": "7"}, {}]
 """PySpark 4.0 and 4.1, rate, and a source without a report."""
 
 
@@ -59,7 +62,7 @@ class Session:
 
     def idle(self, run: str = RUN) -> int:
         """Spark says that the query is idle. Returns how often it was stopped since it began."""
-        self.listener.onQueryIdle(QueryIdleEvent(QUERY, run, "2026-11-21T18:28:21.951Z"))
+        self.listener.onQueryIdle(QueryIdleEvent(cast("UUID", QUERY), cast("UUID", run), "2026-11-21T18:28:21.951Z"))
         for thread in threading.enumerate():
             if thread.name == "kgroup end":
                 thread.join(10)
@@ -67,7 +70,7 @@ class Session:
 
     def progressed(self) -> None:
         event = SimpleNamespace(progress=SimpleNamespace(json=json.dumps(self.progress()), runId=RUN))
-        self.listener.onQueryProgress(event)
+        self.listener.onQueryProgress(cast("QueryProgressEvent", event))
 
 
 @pytest.mark.parametrize("batch_before", [True, False])
@@ -102,7 +105,7 @@ def test_a_query_goes_on_for_ever_that_has_a_source_without_an_end_and_is_not_as
     for _ in range(3):
         assert session.idle() == 0
     assert session.asked == (0 if batch_before else 1)
-    session.listener.onQueryTerminated(QueryTerminatedEvent(QUERY, RUN, None, None))
+    session.listener.onQueryTerminated(QueryTerminatedEvent(cast("UUID", QUERY), cast("UUID", RUN), None, None))
     session.sources = [ENDED]
     assert session.idle() == 1, "nothing is remembered of a run that is over"
 
@@ -119,11 +122,15 @@ def test_a_later_run_of_a_query_and_one_that_is_gone_or_has_no_progress_are_left
 def test_where_there_is_no_session_or_it_refuses_the_listener_says_so_and_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+
+    def refuse() -> None:
+        raise ZeroDivisionError("division by zero")
+
     session = Session([ENDED])
     session.listener._sparkSession = None  # as outside Spark Connect, here without a session of the process
     with caplog.at_level(logging.INFO):
         assert session.idle() == 0
         session.listener.spark = session
-        session.stop = lambda: 1 / 0  # type: ignore[method-assign]
+        session.stop = refuse  # type: ignore[method-assign]
         assert session.idle() == 0
     assert caplog.text.count("query q may have come to its end, but cannot be asked or stopped from here") == 2

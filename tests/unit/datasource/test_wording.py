@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 import pytest
 from harness.fake_broker import on_a_loop
@@ -105,7 +106,9 @@ def test_a_warning_that_no_broker_is_reached_names_the_option_until_the_query_st
 
 @on_a_loop
 async def test_a_warning_that_no_new_token_is_had_names_the_option(caplog: pytest.LogCaptureFixture) -> None:
-    outcomes = iter([Token("t", time.time() + 1000), AuthenticationFailed("refused: check `sasl.oauthbearer.scope`.")])
+    outcomes: Iterator[Token | AuthenticationFailed] = iter(
+        [Token("t", time.time() + 1000), AuthenticationFailed("refused: check `sasl.oauthbearer.scope`.")]
+    )
 
     def provider() -> Token:
         outcome = next(outcomes)

@@ -123,7 +123,7 @@ def test_a_dynamic_member_under_the_consumer_protocol_leaves_as_well_and_a_stati
     assert driver.awaited.identity.generation == LEAVE_EPOCH
     assert driver.awaited.identity.member_id == driver.machine.identity.member_id
     assert driver.answer(error=0) == [contract.Left(error=0)]
-    assert driver.state is consumer.State.CLOSED
+    assert driver.state is consumer.State.CLOSED  # type: ignore[comparison-overlap]
 
 
 # ---------------------------------------------------------------------------------- a leader whose assignor fails

@@ -9,7 +9,7 @@ from harness.classic_driver import EAGER, SESSION_MS, Driver, claim, only, parts
 
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import State
-from spark_kgroup.model import ErrorCode
+from spark_kgroup.model import ErrorCode, Subscription
 
 
 def test_a_partition_given_up_while_a_join_that_claims_it_is_parked_leads_to_another_join() -> None:
@@ -68,11 +68,16 @@ def test_a_commit_refused_under_an_earlier_identity_changes_nothing() -> None:
 # ----------------------------------------------------------------------------------------- eager members
 
 
+def protocols_of(request: contract.Request) -> tuple[tuple[str, Subscription], ...]:
+    assert isinstance(request, contract.JoinRequest)
+    return request.protocols
+
+
 def test_an_eager_member_that_has_given_everything_up_tells_its_assignor_what_it_was_assigned_last() -> None:
     """StickyAssignor.onAssignment: eager members own no partition when they join, yet would like their last ones."""
     driver = Driver(assignors=(EAGER,)).into(State.STABLE)
     driver.take(contract.RejoinWanted(reason="test"))
-    ((_, subscription),) = request_in(driver.give_up(0, 1)).protocols
+    ((_, subscription),) = protocols_of(request_in(driver.give_up(0, 1)))
     assert (subscription.owned, subscription.user_data) == (frozenset(), b"range:2@1")
 
 
@@ -80,5 +85,5 @@ def test_an_eager_member_whose_session_is_over_has_nothing_that_it_would_like_ag
     driver = Driver(assignors=(EAGER,)).into(State.STABLE)
     driver.after(3_000)
     driver.answer_beat(ErrorCode.UNKNOWN_MEMBER_ID)
-    ((_, subscription),) = driver.last_sent().protocols
+    ((_, subscription),) = protocols_of(driver.last_sent())
     assert subscription.user_data == b"range:0@-1"

@@ -232,7 +232,8 @@ def test_a_retry_that_is_due_with_a_look_drops_neither() -> None:
     driver.after(LOOK_MS - 10)
     driver.answer_join(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     effects = driver.after(1_000)
-    assert {type(effect) for effect in effects} == {contract.Send, contract.Look}
+    kinds: set[type] = {contract.Send, contract.Look}
+    assert {type(effect) for effect in effects} == kinds
 
 
 # ---------------------------------------------------------------------------- the effects of a refused commit

@@ -124,7 +124,7 @@ def test_a_rebalance_that_is_wanted_while_a_seat_is_renamed_is_made_up_for(renam
         driver.answer_sync(0, 1)
     else:
         driver.answer_rename(ErrorCode.GROUP_ID_NOT_FOUND)
-    assert driver.state is State.JOINING
+    assert driver.state is State.JOINING  # type: ignore[comparison-overlap]
     assert of_join(driver).reason == "partitions were added"
 
 

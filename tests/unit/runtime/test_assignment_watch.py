@@ -8,6 +8,7 @@ import pytest
 from harness.fake_broker import NO_THROTTLE, until
 from harness.fake_cluster import A0, A1, B0, BrokerWorld, in_a_world
 from harness.sessions import joined, synced
+from kio.schema.describe_groups.v5 import DescribeGroupsRequest
 from kio.schema.errors import ErrorCode as KioErrorCode
 
 from spark_kgroup.model import Subscription, TopicPartition
@@ -43,9 +44,10 @@ class Coordinator:
         self.describes(A0)
         world.leaders = {A0: 0}
         world.protocol = chosen
-        world.on_JoinGroup = self.on_join
-        world.on_SyncGroup = lambda *_: synced(self.share, protocol_name=chosen)
-        world.on_Heartbeat = lambda *_: messages.HeartbeatResponse(
+        answers: Any = world  # which has no answers of its own to these
+        answers.on_JoinGroup = self.on_join
+        answers.on_SyncGroup = lambda *_: synced(self.share, protocol_name=chosen)
+        answers.on_Heartbeat = lambda *_: messages.HeartbeatResponse(
             throttle_time=NO_THROTTLE, error_code=KioErrorCode.none
         )
 
@@ -63,7 +65,7 @@ class Coordinator:
 
     @property
     def looks(self) -> int:
-        return self.world.asked(messages.DescribeGroupsRequest)
+        return self.world.asked(DescribeGroupsRequest)
 
     async def looked(self, times: int) -> None:
         """Until it was looked so many times more, from the first question to the effects."""
@@ -209,7 +211,8 @@ def test_partitions_that_another_client_s_leader_does_not_assign_in_a_rebalance_
             coordinator.describes(*coordinator.share, static=False)
             return answer
 
-        coordinator.world.on_JoinGroup = still_leads  # type: ignore[method-assign]
+        answers: Any = coordinator.world
+        answers.on_JoinGroup = still_leads
         coordinator.world.leaders[A1] = 0
         coordinator.describes(A0, static=False)
         await until(lambda: len(coordinator.reasons) == 2)
@@ -264,7 +267,7 @@ async def test_a_partition_is_gone_when_two_looks_in_a_row_say_so(coordinator: C
 async def test_a_topic_that_this_user_may_not_see_is_not_gone(coordinator: Coordinator, group: Group) -> None:
     topic = coordinator.world.topic
     hidden = KioErrorCode.topic_authorization_failed
-    coordinator.world.topic = lambda name, error: topic(name, hidden if name == "b" else error)
+    coordinator.world.topic = lambda name, error: topic(name, hidden if name == "b" else error)  # type: ignore[method-assign]
     coordinator.describes(A0, B0, leader="leader-anew")
     await coordinator.looked(3)
     assert coordinator.reasons == ["start"]
@@ -325,7 +328,8 @@ async def test_a_process_asks_once_for_all_its_seats(world: BrokerWorld) -> None
         metadata_max_age_ms=60_000,
     )
     group = Group(settings)
-    world.on_JoinGroup = lambda *_: joined(leader="leader", generation=4)
+    answers: Any = world
+    answers.on_JoinGroup = lambda *_: joined(leader="leader", generation=4)
     await group.start()
     try:
         await group.wait_until(lambda view: view.settled and not view.look_due, 10_000)
@@ -348,7 +352,8 @@ async def test_a_group_whose_rebalances_leave_out_something_else_each_time_is_fo
         coordinator.describes(*coordinator.share, leader="leader-anew")
         return answer
 
-    coordinator.world.on_JoinGroup = left_out_in_turn  # type: ignore[method-assign]
+    answers: Any = coordinator.world
+    answers.on_JoinGroup = left_out_in_turn
     coordinator.share = [A0, A1]
     coordinator.world.leaders |= {A1: 0, A2: 0}
     coordinator.describes(A0, A1, leader="leader-anew")

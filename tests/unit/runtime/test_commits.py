@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from harness.fake_cluster import WHO, BrokerWorld, in_a_world
 from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.schema.offset_commit.v8 import OffsetCommitRequest
 
 from spark_kgroup import rights
 from spark_kgroup.errors import BrokerError
@@ -17,7 +18,6 @@ from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.runtime import commits as commits_module
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import GroupSettings
-from spark_kgroup.wire import messages
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
@@ -49,13 +49,17 @@ def with_a_group(scenario: Scenario) -> Callable[[], None]:
     return run
 
 
-def commits(world: BrokerWorld) -> list[dict[TopicPartition, str]]:
+def commits(world: BrokerWorld) -> list[dict[TopicPartition, str | None]]:
     """The metadata beside each partition, for each request."""
     return [
         {TopicPartition(t.name, p.partition_index): p.committed_metadata for t in r.topics for p in t.partitions}
         for r in world.brokers[0].requests
-        if isinstance(r, messages.OffsetCommitRequest)
+        if isinstance(r, OffsetCommitRequest)
     ]
+
+
+def longer_than(most: int) -> Callable[[dict[TopicPartition, str]], bool]:
+    return lambda beside: max(map(len, beside.values())) > most
 
 
 def refuse(world: BrokerWorld, code: int, when: Callable[[dict[TopicPartition, str]], bool]) -> None:
@@ -70,7 +74,7 @@ def refuse(world: BrokerWorld, code: int, when: Callable[[dict[TopicPartition, s
         }
         return answer(node, request, KioErrorCode(code) if when(beside) else error)
 
-    world.on_OffsetCommit = refusing
+    world.on_OffsetCommit = refusing  # type: ignore[method-assign]
 
 
 @with_a_group
@@ -135,7 +139,7 @@ async def test_a_deleted_topic_beside_it_does_not_hide_that_a_commit_is_too_larg
             found, topics=tuple(replace(t, partitions=unknown) if t.name == gone.topic else t for t in found.topics)
         )
 
-    world.on_OffsetCommit = knowing
+    world.on_OffsetCommit = knowing  # type: ignore[method-assign]
     assert await group.commits.commit(WHO, dict.fromkeys([*LARGE[:500], gone], 7)) == set(LARGE[:500])
 
 
@@ -149,13 +153,13 @@ def test_a_commit_goes_on_for_as_long_as_the_coordinator_takes_its_parts(monkeyp
         answer = world.brokers[0].answer
 
         async def slow(request: Any) -> Any:
-            if isinstance(request, messages.OffsetCommitRequest):
+            if isinstance(request, OffsetCommitRequest):
                 await asyncio.sleep(0.1)
             return answer(request)
 
         world.brokers[0].answer = slow
         assert await group.commits.commit(WHO, dict.fromkeys(LARGE[:100], 7)) == set(LARGE[:100])
-        assert world.asked(messages.OffsetCommitRequest) == 10
+        assert world.asked(OffsetCommitRequest) == 10
 
     scenario()
 
@@ -168,7 +172,7 @@ def test_a_commit_to_a_coordinator_that_is_silent_ends_in_time(monkeypatch: pyte
     async def scenario(world: BrokerWorld, group: Group) -> None:
         world.first["OffsetCommit"] = [None] * 10
         assert await group.commits.commit(WHO, dict.fromkeys(LARGE[:100], 7)) == frozenset()
-        assert world.asked(messages.OffsetCommitRequest) == 1
+        assert world.asked(OffsetCommitRequest) == 1
         (waited_ms,) = re.findall(r"within (\d+) ms", group.commits.refusal)
         assert int(waited_ms) <= 200, "what is left of the bound when the request is sent, so 199 at times"
 
@@ -194,7 +198,7 @@ async def test_a_note_that_is_too_long_gives_way_to_the_mark_and_then_to_nothing
         refuse(
             world,
             ErrorCode.OFFSET_METADATA_TOO_LARGE,
-            lambda beside, most=most: max(map(len, beside.values())) > most,
+            longer_than(most),
         )
         assert await group.commits.commit(WHO, positions) == positions.keys()
         assert set(commits(world)[-1].values()) == {written}
@@ -202,13 +206,24 @@ async def test_a_note_that_is_too_long_gives_way_to_the_mark_and_then_to_nothing
 
 @with_a_group
 async def test_why_the_last_commit_was_refused_is_known_until_one_is_taken(world: BrokerWorld, group: Group) -> None:
-    world.first["OffsetCommit"] = [ErrorCode.INVALID_GROUP_ID, ErrorCode.GROUP_AUTHORIZATION_FAILED]
+    world.first["OffsetCommit"] = [ErrorCode.INVALID_GROUP_ID, ErrorCode.TOPIC_AUTHORIZATION_FAILED]
     assert await group.commits.commit(WHO, {LARGE[0]: 7}) == frozenset()
     assert group.commits.refusal == "INVALID_GROUP_ID"
-    with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+    with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
         await group.commits.commit(WHO, {LARGE[0]: 7})
     assert await group.commits.commit(WHO, {LARGE[0]: 7}) == {LARGE[0]}
     assert group.commits.refusal == ""
+
+
+@with_a_group
+async def test_a_member_had_the_right_to_its_group_also_before_its_first_commit(
+    world: BrokerWorld, group: Group
+) -> None:
+    """It has joined with it. A query that had just begun ended by a right that was away for seconds (chaos)."""
+    world.first["OffsetCommit"] = [ErrorCode.GROUP_AUTHORIZATION_FAILED]
+    assert await group.commits.commit(WHO, {LARGE[0]: 7}) == frozenset()
+    assert group.commits.refusal == "GROUP_AUTHORIZATION_FAILED"
+    assert await group.commits.commit(WHO, {LARGE[0]: 7}) == {LARGE[0]}
 
 
 @pytest.mark.parametrize("code", [ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED])

@@ -12,6 +12,7 @@ from harness.fake_broker import HUNG_UP, NO_THROTTLE, RANGES, until
 from harness.fake_cluster import A0, A1, TOPIC_ID, BrokerWorld, in_a_world
 from harness.offsets import offsets_alone
 from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.schema.offset_fetch.v8 import OffsetFetchRequest
 from kio.static.primitive import i32, i32Timedelta
 
 from spark_kgroup.errors import GroupRejected
@@ -67,6 +68,10 @@ class Coordinator:
 
 def _ms(count: int) -> Any:
     return timedelta(milliseconds=count)
+
+
+def names_of(group: Group) -> tuple[str, ...]:
+    return group.topics.names
 
 
 @asynccontextmanager
@@ -160,10 +165,10 @@ async def test_a_topic_that_brokers_match_before_the_member_does_is_owned_and_su
     coordinator.assignment = ()
     async with seated(world, TopicPattern("a")) as group:
         await until(lambda: group.view().seats[0].settled)
-        assert group.topics.names == ()
+        assert names_of(group) == ()
         world.leaders, coordinator.assignment = leaders, (0, 1)
         await until(lambda: set(group.view().seats[0].owned_since) == {A0, A1})
-        assert group.topics.names == ("a",)
+        assert names_of(group) == ("a",)
         await until(lambda: any(each.subscribed_topic_names == ("a",) for each in coordinator.asked))
 
 
@@ -281,7 +286,7 @@ async def test_committed_offsets_are_asked_for_without_a_member_where_the_broker
         await until(lambda: len(group.view().seats[0].owned_since) == 2)
         world.committed = {A0: 5}
         assert offsets_alone(await group.offsets.committed([A0])) == {A0: 5}
-        assert world.asked(messages.OffsetFetchRequest) == 1
+        assert world.asked(OffsetFetchRequest) == 1
 
 
 @pytest.mark.parametrize(

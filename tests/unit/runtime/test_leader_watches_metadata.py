@@ -10,6 +10,7 @@ from harness.fake_broker import NO_THROTTLE, until
 from harness.fake_cluster import A0, B0, BrokerWorld, in_a_world
 from harness.sessions import joined
 from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.schema.heartbeat.v4 import HeartbeatRequest
 
 from spark_kgroup.member import contract
 from spark_kgroup.model import ErrorCode, Subscription, TopicPartition
@@ -44,9 +45,10 @@ class Coordinator:
         self.reasons: list[str] = []
         self.rebalances = False
         self.members: dict[str, bytes] = {}
-        world.on_JoinGroup = self.on_join
-        world.on_SyncGroup = self.on_sync
-        world.on_Heartbeat = self.on_heartbeat
+        answers: Any = world  # which has no answers of its own to these
+        answers.on_JoinGroup = self.on_join
+        answers.on_SyncGroup = self.on_sync
+        answers.on_Heartbeat = self.on_heartbeat
 
     def on_join(self, _: int, request: Any, error: KioErrorCode) -> Any:
         self.reasons.append(request.reason)
@@ -61,7 +63,7 @@ class Coordinator:
 
     def on_sync(self, _: int, request: Any, error: KioErrorCode) -> Any:
         self.world.described = {
-            given.member_id: (None, self.members[given.member_id], decode_assignment(given.assignment))
+            given.member_id: (None, self.members[given.member_id], tuple(decode_assignment(given.assignment)))
             for given in request.assignments
         }
         own = next(given.assignment for given in request.assignments if given.member_id == "m")
@@ -99,6 +101,10 @@ def led(**settings: Any) -> Callable[[Scenario], Callable[[], None]]:
     return wrap
 
 
+async def joined_again(coordinator: Coordinator, times: int) -> None:
+    await until(lambda: len(coordinator.reasons) == times)
+
+
 def seat_of(group: Group) -> Session:
     return group._sessions["seat-0"]
 
@@ -119,7 +125,7 @@ async def test_an_answer_about_fewer_topics_than_are_watched_by_now_is_no_change
             await go_on.wait()
         return answer
 
-    group._cluster.metadata = held_up
+    group._cluster.metadata = held_up  # type: ignore[method-assign]
     watching = asyncio.create_task(group._watch.look())
     await asked.wait()
     coordinator.others, coordinator.rebalances = ("b",), True
@@ -128,8 +134,8 @@ async def test_an_answer_about_fewer_topics_than_are_watched_by_now_is_no_change
     go_on.set()
     await watching
     assert seat_of(group).snapshot == {"a": 1, "b": 1}
-    beats = coordinator.world.asked(messages.HeartbeatRequest)
-    await until(lambda: coordinator.world.asked(messages.HeartbeatRequest) > beats + 2)
+    beats = coordinator.world.asked(HeartbeatRequest)
+    await until(lambda: coordinator.world.asked(HeartbeatRequest) > beats + 2)
     assert len(coordinator.reasons) == 2, coordinator.reasons[2:]
 
 
@@ -166,15 +172,15 @@ async def test_a_topic_of_another_member_that_the_leader_may_not_see_is_said_onc
 ) -> None:
     warnings: list[str] = []
     handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: warnings.append(record.getMessage())
+    handler.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("spark_kgroup.runtime.session").addHandler(handler)
     try:
         topic = coordinator.world.topic
         hidden = KioErrorCode.topic_authorization_failed
-        coordinator.world.topic = lambda name, error: topic(name, hidden if name == "secret" else error)
+        coordinator.world.topic = lambda name, error: topic(name, hidden if name == "secret" else error)  # type: ignore[method-assign]
         for generation in (2, 3):
             coordinator.others, coordinator.rebalances = ("secret",), True
-            await until(lambda generation=generation: len(coordinator.reasons) == generation)
+            await joined_again(coordinator, generation)
             await group.wait_until(lambda view: view.settled, 10_000)
     finally:
         logging.getLogger("spark_kgroup.runtime.session").removeHandler(handler)
@@ -188,7 +194,7 @@ async def test_members_keep_partitions_of_a_topic_that_the_leader_may_not_see_wh
     coordinator: Coordinator, group: Group
 ) -> None:
     topic, hidden = coordinator.world.topic, KioErrorCode.topic_authorization_failed
-    coordinator.world.topic = lambda name, error: topic(name, hidden if name == "secret" else error)
+    coordinator.world.topic = lambda name, error: topic(name, hidden if name == "secret" else error)  # type: ignore[method-assign]
     coordinator.others, coordinator.rebalances = ("secret", "a"), True
     coordinator.claims = frozenset(
         {TopicPartition("secret", 0), TopicPartition("secret", 1), TopicPartition("left", 0)}
@@ -205,18 +211,22 @@ async def test_a_topic_that_the_leader_may_not_see_for_a_moment_has_not_lost_its
 ) -> None:
     """Its right may be back within a minute. A rebalance would take from all members the partitions that they read."""
     topic = coordinator.world.topic
-    coordinator.world.topic = lambda name, _: topic(name, KioErrorCode.topic_authorization_failed)
+
+    def denied(name: str, error: KioErrorCode) -> Any:
+        return topic(name, KioErrorCode.topic_authorization_failed)
+
+    coordinator.world.topic = denied  # type: ignore[method-assign]
     metadata, hidden = group._cluster.metadata, asyncio.Event()
 
-    async def watched(names: Any, **more: Any) -> ClusterMetadata:
-        answer = await metadata(names, **more)
+    async def watched(topics: Any, **more: Any) -> ClusterMetadata:
+        answer = await metadata(topics, **more)
         if "a" in answer.errors:
             hidden.set()
         return answer
 
-    group._cluster.metadata = watched
+    group._cluster.metadata = watched  # type: ignore[method-assign]
     await hidden.wait()
-    coordinator.world.topic = topic
+    coordinator.world.topic = topic  # type: ignore[method-assign]
     asked = coordinator.world.asked(messages.MetadataRequest)
     await until(lambda: coordinator.world.asked(messages.MetadataRequest) > asked + 2)
     assert coordinator.reasons[1:] == []
@@ -232,6 +242,6 @@ async def test_a_member_whose_subscription_nobody_can_read_gets_nothing_and_the_
 ) -> None:
     for generation, odd in enumerate([b"", b"\0\1\xff\xff\xff\x7fjunk", b"\xff\xff"], start=2):
         coordinator.odd, coordinator.rebalances = odd, True
-        await until(lambda generation=generation: len(coordinator.reasons) == generation)
+        await joined_again(coordinator, generation)
         view = await group.wait_until(lambda view: view.settled, 10_000)
         assert view.seats[0].owned_since.keys() == {A0}

@@ -11,11 +11,15 @@ import pytest
 from harness.fake_broker import HUNG_UP, NO_THROTTLE, on_a_loop, until
 from harness.fake_cluster import A0, BrokerWorld
 from harness.sessions import joined, running, session_of, synced
+from kio.schema.describe_groups.v5 import DescribeGroupsRequest
 from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.schema.find_coordinator.v4 import FindCoordinatorRequest
+from kio.schema.leave_group.v5 import LeaveGroupRequest
 from kio.schema.leave_group.v5.response import MemberResponse
+from kio.schema.sync_group.v5 import SyncGroupRequest
 
 from spark_kgroup.member import contract
-from spark_kgroup.member.classic import State
+from spark_kgroup.member.classic import ClassicMember, State
 from spark_kgroup.model import ErrorCode, GroupMember, Subscription
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.wire import messages
@@ -96,8 +100,13 @@ def with_a_session(run: Run) -> Callable[[], None]:
     return on_a_loop(scenario)
 
 
+def state_of(session: Session) -> State:
+    assert isinstance(session.machine, ClassicMember)
+    return session.machine.state
+
+
 async def park_a_join(world: Coordinated, session: Session) -> None:
-    await until(lambda: session.machine.state is State.STABLE)
+    await until(lambda: state_of(session) is State.STABLE)
     world.parked = True
     joins = world.asked(messages.JoinGroupRequest)
     session.post(contract.RejoinWanted(reason="test"))
@@ -111,7 +120,7 @@ async def test_a_parked_join_costs_nothing_while_heartbeats_past_it_are_answered
     await park_a_join(world, session)
     await until(lambda: world.beats_past >= 7)  # three in a session
     assert session.machine.owned == {A0}
-    assert world.asked(messages.FindCoordinatorRequest) >= 7
+    assert world.asked(FindCoordinatorRequest) >= 7
 
 
 @with_a_session
@@ -120,8 +129,8 @@ async def test_a_join_parked_where_the_coordinator_was_is_sent_to_where_it_is(
 ) -> None:
     await park_a_join(world, session)
     world.coordinator, world.parked = 1, False
-    await until(lambda: session.machine.state is State.STABLE)
-    assert world.asked(messages.SyncGroupRequest, node=1) == 1
+    await until(lambda: state_of(session) is State.STABLE)
+    assert world.asked(SyncGroupRequest, node=1) == 1
     assert session.machine.owned == {A0}
 
 
@@ -141,28 +150,28 @@ async def test_a_seat_that_the_next_coordinator_knows_under_the_id_before_is_tak
 ) -> None:
     world.member_id = "n"
     world.first["SyncGroup"] = [ErrorCode.FENCED_INSTANCE_ID]
-    await until(lambda: session.machine.state is State.STABLE)
+    await until(lambda: state_of(session) is State.STABLE)
     joins = [r for r in world.brokers[0].requests if isinstance(r, messages.JoinGroupRequest)]
     assert [join.member_id for join in joins] == ["", ""]
-    assert world.asked(messages.DescribeGroupsRequest) == 1
+    assert world.asked(DescribeGroupsRequest) == 1
 
 
 @with_a_session
 async def test_a_leave_is_sent_past_a_parked_join(world: Coordinated, session: Session) -> None:
     await park_a_join(world, session)
     session.post(contract.Leave(reason="test"))
-    await until(lambda: session.machine.state is State.CLOSED)
-    assert world.asked(messages.LeaveGroupRequest) == 1
+    await until(lambda: state_of(session) is State.CLOSED)
+    assert world.asked(LeaveGroupRequest) == 1
 
 
 @with_a_session
 async def test_a_leave_is_sent_again_while_the_coordinator_moves(world: Coordinated, session: Session) -> None:
     left: list[contract.Left] = []
     session._observer = lambda _, effect: left.append(effect) if isinstance(effect, contract.Left) else None
-    await until(lambda: session.machine.state is State.STABLE)
+    await until(lambda: state_of(session) is State.STABLE)
     world.first["LeaveGroup"] = [ErrorCode.NOT_COORDINATOR, HUNG_UP, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
     session.post(contract.Leave(reason="test"))
-    await until(lambda: session.machine.state is State.CLOSED)
+    await until(lambda: state_of(session) is State.CLOSED)
     assert left == [contract.Left(error=ErrorCode.NONE)]
 
 
@@ -170,10 +179,10 @@ async def test_a_leave_is_sent_again_while_the_coordinator_moves(world: Coordina
 async def test_a_refused_leave_is_reported_as_not_confirmed(world: Coordinated, session: Session) -> None:
     left: list[contract.Left] = []
     session._observer = lambda _, effect: left.append(effect) if isinstance(effect, contract.Left) else None
-    await until(lambda: session.machine.state is State.STABLE)
+    await until(lambda: state_of(session) is State.STABLE)
     world.first["LeaveGroup"] = [ErrorCode.GROUP_AUTHORIZATION_FAILED]
     session.post(contract.Leave(reason="test"))
-    await until(lambda: session.machine.state is State.CLOSED)
+    await until(lambda: state_of(session) is State.CLOSED)
     assert left == [contract.Left(error=ErrorCode.NETWORK_EXCEPTION)]
 
 
@@ -199,7 +208,7 @@ async def test_a_sync_answered_with_a_protocol_type_that_is_not_ours_ends_the_me
 @with_a_session
 async def test_a_broken_connection_is_an_event_before_it_is_closed(world: Coordinated, session: Session) -> None:
     """Requests sent while it closes would go nowhere, and no event would say so."""
-    await until(lambda: session.machine.state is State.STABLE)
+    await until(lambda: state_of(session) is State.STABLE)
     connection = session._connection
     assert connection is not None
     waiting: list[int] = []
@@ -222,6 +231,7 @@ async def test_metadata_that_arrives_after_its_generation_is_over_is_no_snapshot
     cluster = world.cluster()
     session = session_of(cluster)
     machine = session.machine
+    assert isinstance(machine, ClassicMember)
     machine.state, machine.identity = State.ASSIGNING, machine.identity.__class__(instance_id="s", generation=1)
     asked = cluster.metadata
 

@@ -90,6 +90,7 @@ def test_each_seat_offers_its_assignors_in_order_and_names_its_own_rack() -> Non
     @on_a_loop
     async def scenario() -> None:
         world = BrokerWorld(first={"JoinGroup": [None, None]})
+        racks: dict[str | None, str] = {"seat-0": "r1"}
         await world.start()
         group = Group(
             GroupSettings(
@@ -98,7 +99,7 @@ def test_each_seat_offers_its_assignors_in_order_and_names_its_own_rack() -> Non
                 topics=("a",),
                 instance_ids=("seat-0", "seat-1"),
                 assignors=("sticky", "harness.custom_assignors:FirstTakesAll", "range"),
-                rack_of={"seat-0": "r1"}.get,
+                rack_of=racks.get,
             )
         )
         try:

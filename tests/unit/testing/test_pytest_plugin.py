@@ -23,7 +23,7 @@ def test_own(apache_kafka_factory): apache_kafka_factory(nodes=3)
 def test_progress_of_a_start_is_shown_while_tests_wait_for_it(tmp_path: Path, option: str) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_mine.py").write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", option, "-p", "no:cacheprovider", tmp_path]
+    command: list[str | Path] = [sys.executable, "-m", "pytest", option, "-p", "no:cacheprovider", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert "2 passed" in done.stdout, done.stdout
     assert done.stderr.count("Preparing Kafka\n") >= 2
@@ -37,6 +37,6 @@ def test_a_spark_of_an_earlier_test_without_kafka_runs_the_tests_own_python(tmp_
     )
     environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
     environment |= {"PYSPARK_PYTHON": chosen} if chosen else {}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", tmp_path]
+    command: list[str | Path] = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert "1 passed" in done.stdout, done.stdout

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -56,12 +55,16 @@ class Owner:
     def await_nothing_left(self) -> None:
         self.process.wait(10)
         for pid in [self.watchdog, *self.children]:
-            wait_for(lambda pid=pid: not is_alive(pid), f"the end of process {pid}", 10)
+            await_end_of(pid)
         wait_for(lambda: not self.directory.exists(), "the removal of the directory", 10)
 
 
+def await_end_of(pid: int) -> None:
+    wait_for(lambda: not is_alive(pid), f"the end of process {pid}", 10)
+
+
 @pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Path]:
+def directory(tmp_path: Path) -> Path:
     directory = tmp_path / "data"
     (directory / "deep").mkdir(parents=True)
     (directory / "deep" / "file").write_text("x")

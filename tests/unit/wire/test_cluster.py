@@ -26,7 +26,7 @@ from spark_kgroup.wire import cluster as cluster_module
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.cluster import Cluster
-from spark_kgroup.wire.responses import ClusterMetadata
+from spark_kgroup.wire.responses import ClusterMetadata, metadata_of
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
@@ -69,7 +69,7 @@ async def test_metadata_tells_leaders_epochs_and_a_topic_stays_the_same_under_a_
 
 
 def test_the_event_loop_goes_on_while_large_metadata_are_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, may_end, looked_through = threading.Event(), threading.Event(), cluster_module.metadata_of
+    begun, may_end, looked_through = threading.Event(), threading.Event(), metadata_of
 
     def slowly(response: messages.MetadataResponse) -> ClusterMetadata:
         begun.set()
@@ -506,7 +506,7 @@ async def test_closing_ends_every_call(world: BrokerWorld) -> None:
 
 @in_a_world()
 async def test_closing_does_not_wait_for_a_connection_that_is_being_opened(world: BrokerWorld) -> None:
-    world.brokers[0].api_versions = lambda _: asyncio.Event().wait()
+    world.brokers[0].api_versions = lambda *_: asyncio.Event().wait()  # type: ignore[method-assign]
     cluster = world.cluster()
     opening = asyncio.create_task(cluster.coordinator_call("g", messages.describe_groups("g")))
     await until(lambda: world.brokers[0].connections)

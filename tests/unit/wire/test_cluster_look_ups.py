@@ -10,7 +10,13 @@ import pytest
 from harness.fake_broker import HUNG_UP, NO_THROTTLE, RANGES, Raw, until
 from harness.fake_cluster import A0, A1, B0, WHO, BrokerWorld, in_a_world
 from harness.offsets import offsets_alone
+from kio.schema.consumer_group_describe.v0 import ConsumerGroupDescribeRequest as ConsumerGroupDescribeRequestV0
+from kio.schema.consumer_group_describe.v1 import ConsumerGroupDescribeRequest
 from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.schema.find_coordinator.v4 import FindCoordinatorRequest
+from kio.schema.list_groups.v5 import ListGroupsRequest
+from kio.schema.offset_commit.v8 import OffsetCommitRequest
+from kio.schema.offset_fetch.v8 import OffsetFetchRequest
 from kio.schema.offset_fetch.v8.response import (
     OffsetFetchResponseGroup,
 )
@@ -264,14 +270,15 @@ async def test_an_offset_that_the_leader_forgot_to_tell_is_asked_for_again_and_i
     world: BrokerWorld,
 ) -> None:
     whole = world.on_ListOffsets
-    world.on_ListOffsets = lambda *_: messages.ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=())
+    nothing = messages.ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=())
+    world.on_ListOffsets = lambda *_: nothing  # type: ignore[method-assign]
     cluster = world.cluster()
     with pytest.raises(WireError, match="says nothing of a-0"):
         await cluster.list_offsets({A0: messages.LATEST}, timeout_ms=1_000)
     before = world.asked(messages.ListOffsetsRequest)
     asking = asyncio.create_task(cluster.list_offsets({A0: messages.LATEST}))
     await until(lambda: world.asked(messages.ListOffsetsRequest) > before)
-    world.on_ListOffsets = whole
+    world.on_ListOffsets = whole  # type: ignore[method-assign]
     assert (await asking)[A0].offset == 10
     await cluster.close()
 
@@ -309,7 +316,7 @@ async def test_each_session_gets_a_coordinator_connection_of_its_own(world: Brok
     other = await cluster.open_coordinator("g")
     assert {one.address, other.address} == {world.brokers[1].address}
     assert one is not other
-    assert world.asked(messages.FindCoordinatorRequest, 0) == 2, "each time anew: who asks has lost the old one"
+    assert world.asked(FindCoordinatorRequest, 0) == 2, "each time anew: who asks has lost the old one"
     await cluster.close()
     assert not one.closed, "it is the session's"
     await one.close()
@@ -353,8 +360,8 @@ async def test_a_coordinator_call_is_made_once_and_the_coordinator_looked_up_aga
         assert isinstance(response, messages.OffsetCommitResponse)
         assert messages.offset_commit_errors(response) == {A0: expected}
     assert world.committed == {A0: 5}
-    assert [world.asked(messages.OffsetCommitRequest, node) for node in (0, 1)] == [2, 1]
-    assert world.asked(messages.FindCoordinatorRequest) == 2
+    assert [world.asked(OffsetCommitRequest, node) for node in (0, 1)] == [2, 1]
+    assert world.asked(FindCoordinatorRequest) == 2
     await cluster.close()
 
 
@@ -369,7 +376,7 @@ async def test_a_coordinator_that_died_is_looked_up_again(world: BrokerWorld) ->
     with pytest.raises((Disconnected, ConnectionFailed)):
         await cluster.coordinator_call("g", commit)
     await cluster.coordinator_call("g", commit)
-    assert world.asked(messages.OffsetCommitRequest, 0) == 1
+    assert world.asked(OffsetCommitRequest, 0) == 1
     await cluster.close()
     await world.brokers[1].start()
 
@@ -380,8 +387,8 @@ async def test_a_thousand_commits_at_once_are_a_thousand_requests_and_one_look_u
     commit = messages.offset_commit("g", WHO, {A0: 5})
     for look_ups in (1, 1):  # the second time the coordinator is known
         await asyncio.gather(*(cluster.coordinator_call("g", commit) for _ in range(1_000)))
-        assert world.asked(messages.FindCoordinatorRequest) == look_ups
-    assert world.asked(messages.OffsetCommitRequest) == 2_000
+        assert world.asked(FindCoordinatorRequest) == look_ups
+    assert world.asked(OffsetCommitRequest) == 2_000
     await cluster.close()
 
 
@@ -398,12 +405,12 @@ async def test_a_caller_that_gives_up_does_not_end_the_look_up_that_others_wait_
     cluster = world.cluster()
     commit = messages.offset_commit("g", WHO, {A0: 5})
     first, second = (asyncio.create_task(cluster.coordinator_call("g", commit)) for _ in range(2))
-    await until(lambda: world.asked(messages.FindCoordinatorRequest))
+    await until(lambda: world.asked(FindCoordinatorRequest))
     first.cancel()
     await asyncio.wait([first])
     found.set()
     await second
-    assert world.asked(messages.FindCoordinatorRequest) == 1
+    assert world.asked(FindCoordinatorRequest) == 1
     await cluster.close()
 
 
@@ -433,7 +440,7 @@ def test_committed_offsets_are_asked_for_until_they_are_known(trouble: list[Any]
         world.first["OffsetFetch"] = list(trouble)
         cluster = world.cluster()
         assert offsets_alone(await cluster.committed_offsets("g", [A0, A1, A0])) == {A0: 5, A1: None}
-        assert world.asked(messages.OffsetFetchRequest) == len(trouble) + 1
+        assert world.asked(OffsetFetchRequest) == len(trouble) + 1
         await cluster.close()
 
     scenario()
@@ -467,7 +474,7 @@ def test_a_partition_that_a_coordinator_does_not_know_has_no_committed_offset(co
         cluster = world.cluster()
         found = await cluster.committed_offsets("g", [A0, A1])
         assert {tp: each and each.offset for tp, each in found.items()} == {A0: None, A1: 7}
-        assert world.asked(messages.OffsetFetchRequest) == 1
+        assert world.asked(OffsetFetchRequest) == 1
         await cluster.close()
 
     scenario()
@@ -496,7 +503,7 @@ def test_a_partition_that_a_coordinator_leaves_out_each_time_has_no_committed_of
         cluster = world.cluster()
         found = await cluster.committed_offsets("g", [A0, A1])
         assert {tp: each and each.offset for tp, each in found.items()} == {A0: None, A1: 7}
-        assert world.asked(messages.OffsetFetchRequest) > 2, "not at its first word"
+        assert world.asked(OffsetFetchRequest) > 2, "not at its first word"
         await cluster.close()
 
     scenario()
@@ -506,11 +513,13 @@ def test_a_partition_that_a_coordinator_leaves_out_each_time_has_no_committed_of
 async def test_a_committed_offset_that_the_coordinator_forgot_to_tell_is_not_none(world: BrokerWorld) -> None:
     """None would mean to start where `startingOffsets` says."""
     group = OffsetFetchResponseGroup(group_id=GroupId("g"), topics=())
-    world.on_OffsetFetch = lambda *_: messages.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=(group,))
+    untold = messages.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=(group,))
+    world.on_OffsetFetch = lambda *_: untold  # type: ignore[method-assign]
     cluster = world.cluster()
     with pytest.raises(WireError, match="says nothing of a-0"):
         await cluster.committed_offsets("g", [A0], timeout_ms=1_000)
-    world.on_OffsetFetch = lambda *_: messages.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=())
+    no_group = messages.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=())
+    world.on_OffsetFetch = lambda *_: no_group  # type: ignore[method-assign]
     with pytest.raises(WireError, match="about one group and answered about 0"):
         await cluster.committed_offsets("g", [A0], timeout_ms=1_000)
     await cluster.close()
@@ -570,13 +579,13 @@ def test_a_member_that_nobody_can_read_claims_nothing(field: str) -> None:
     async def scenario(world: BrokerWorld) -> None:
         describe = world.on_DescribeGroups
 
-        def garbled(*args: Any) -> Any:
-            (group,) = describe(*args).groups
+        def garbled(node: int, request: Any, error: KioErrorCode) -> Any:
+            (group,) = describe(node, request, error).groups
             odd = replace(group.members[0], **{field: b"\0\1\xff\xff\xff\x7fjunk"})
             groups = (replace(group, members=(odd,)),)
             return messages.DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=groups)
 
-        world.on_DescribeGroups = garbled
+        world.on_DescribeGroups = garbled  # type: ignore[method-assign]
         cluster = world.cluster()
         (member,) = (await cluster.describe_group("g")).members
         assert (member.member_id, member.claimed) == ("m", frozenset())
@@ -586,8 +595,8 @@ def test_a_member_that_nobody_can_read_claims_nothing(field: str) -> None:
     scenario()
 
 
-NEWEST = messages.ConsumerGroupDescribeRequest
-OLDEST = messages.ConsumerGroupDescribeRequestV0
+NEWEST = ConsumerGroupDescribeRequest
+OLDEST = ConsumerGroupDescribeRequestV0
 KEY = int(NEWEST.__api_key__)
 
 
@@ -659,7 +668,7 @@ async def test_a_consumer_group_whose_coordinator_moves_is_asked_for_again(world
     world.first["ConsumerGroupDescribe"] = [ErrorCode.NOT_COORDINATOR]
     cluster = world.cluster()
     assert (await cluster.describe_group("g")).state == "Reconciling"
-    assert world.asked(messages.FindCoordinatorRequest) == 2
+    assert world.asked(FindCoordinatorRequest) == 2
     await cluster.close()
 
 
@@ -674,7 +683,7 @@ async def test_the_type_of_a_group_can_be_asked(world: BrokerWorld) -> None:
     await cluster.close()
 
 
-@in_a_world(ranges={**RANGES, int(messages.ListGroupsRequest.__api_key__): (0, 4)})
+@in_a_world(ranges={**RANGES, int(ListGroupsRequest.__api_key__): (0, 4)})
 async def test_a_broker_that_knows_no_types_says_none(world: BrokerWorld) -> None:
     cluster = world.cluster()
     assert await cluster.group_type("g") is None

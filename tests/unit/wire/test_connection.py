@@ -16,6 +16,7 @@ import pytest
 from harness.fake_broker import HUNG_UP, NO_THROTTLE, RANGES, FakeBroker, Raw, api_versions_response, on_a_loop, until
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.schema.find_coordinator.v4.response import Coordinator
+from kio.schema.heartbeat.v4 import HeartbeatRequest
 from kio.schema.metadata.v12.response import MetadataResponsePartition, MetadataResponseTopic
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
@@ -34,7 +35,7 @@ from spark_kgroup.model import MemberIdentity
 from spark_kgroup.wire import connection as connection_module
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
-from spark_kgroup.wire.codec import encode_entity
+from spark_kgroup.wire.codec import decode_response, encode_entity
 from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.security.settings import Send
 
@@ -47,6 +48,11 @@ def beat(generation: int = 0) -> messages.Request:
 
 def ok(error: int = 0) -> messages.HeartbeatResponse:
     return messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=KioErrorCode(error))
+
+
+def code_of(response: messages.Response) -> int:
+    assert isinstance(response, messages.HeartbeatResponse)
+    return response.error_code
 
 
 def frame(correlation_id: int, error: int = 0) -> bytes:
@@ -87,7 +93,7 @@ async def test_requests_are_pipelined_and_answers_find_their_callers() -> None:
         calls = [asyncio.create_task(connection.call(beat(n))) for n in range(20)]
         await until(lambda: broker.requests)
         together.set()
-        assert [response.error_code for response in await asyncio.gather(*calls)] == list(range(20))
+        assert [code_of(response) for response in await asyncio.gather(*calls)] == list(range(20))
 
 
 @on_a_loop
@@ -103,7 +109,7 @@ async def test_answers_may_come_in_pieces() -> None:
             await asyncio.sleep(0)
 
     async with odd_server(in_pieces) as address, await Connection.open(address, client_id="c") as connection:
-        assert (await connection.call(beat())).error_code == 25
+        assert code_of(await connection.call(beat())) == 25
 
 
 @on_a_loop
@@ -120,8 +126,8 @@ async def test_a_cancelled_caller_does_not_disturb_the_others() -> None:
         first.cancel()
         await asyncio.wait([first])
         go_on.set()
-        assert (await second).error_code == 2
-        assert (await connection.call(beat(3))).error_code == 3
+        assert code_of(await second) == 2
+        assert code_of(await connection.call(beat(3))) == 3
 
 
 @on_a_loop
@@ -138,7 +144,7 @@ async def test_requests_beyond_the_bound_wait_for_a_place_and_are_answered() -> 
         await until(lambda: broker.requests)
         at_once.append(len(connection._waiting))
         go_on.set()
-        codes = [response.error_code for response in await asyncio.gather(*calls)]
+        codes = [code_of(response) for response in await asyncio.gather(*calls)]
         assert codes == [n % 90 for n in range(3 * IN_FLIGHT_MAX)]
     assert at_once == [IN_FLIGHT_MAX]
 
@@ -158,27 +164,26 @@ def test_a_large_answer_is_decoded_beside_the_loop_and_small_ones_on_it(monkeypa
     """While it is decoded, other connections' answers arrive: a large answer silences no seat."""
     begun, may_end = threading.Event(), threading.Event()
     on_the_loop: list[bool] = []
-    decode = connection_module.decode_response
 
     def slow(request_type: type[messages.Request], raw: bytes) -> messages.Response:
         on_the_loop.append(threading.current_thread() is threading.main_thread())
         if len(raw) > DECODED_AT_ONCE_BYTES_MAX:
             begun.set()
             assert may_end.wait(timeout=20)
-        return decode(request_type, raw)
+        return decode_response(request_type, raw)
 
     @on_a_loop
     async def scenario() -> None:
         described = messages.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=(large_coordinator(),))
 
         def answer(request: Any) -> Any:
-            return ok(27) if isinstance(request, messages.HeartbeatRequest) else described
+            return ok(27) if isinstance(request, HeartbeatRequest) else described
 
         async with FakeBroker(answer) as broker, await connect(broker) as one, await connect(broker) as other:
             monkeypatch.setattr(connection_module, "decode_response", slow)
             asking = asyncio.create_task(one.call(messages.find_coordinator("g")))
             await until(begun.is_set)
-            assert (await other.call(beat())).error_code == 27
+            assert code_of(await other.call(beat())) == 27
             assert not asking.done()
             may_end.set()
             assert await asking == described
@@ -193,15 +198,14 @@ def test_an_answer_that_is_the_last_one_again_is_not_decoded_again(monkeypatch: 
     While they do not change, they are not decoded again.
     """
     decoded: list[type[messages.Request]] = []
-    decode = connection_module.decode_response
     epochs = iter((3, 3, 4, 3))
 
     def counted(request_type: type[messages.Request], raw: bytes) -> messages.Response:
         decoded.append(request_type)
-        return decode(request_type, raw)
+        return decode_response(request_type, raw)
 
     def answer(request: Any) -> Any:
-        return ok() if isinstance(request, messages.HeartbeatRequest) else led_in_epoch(next(epochs))
+        return ok() if isinstance(request, HeartbeatRequest) else led_in_epoch(next(epochs))
 
     @on_a_loop
     async def scenario() -> None:
@@ -212,7 +216,7 @@ def test_an_answer_that_is_the_last_one_again_is_not_decoded_again(monkeypatch: 
             assert decoded == [messages.MetadataRequest] * 3
             await connection.call(beat())
             await connection.call(beat())
-            assert decoded[3:] == [messages.HeartbeatRequest] * 2, "only what is large and asked again is kept"
+            assert decoded[3:] == [HeartbeatRequest] * 2, "only what is large and asked again is kept"
 
     scenario()
 
@@ -336,6 +340,7 @@ async def test_closing_twice_and_calling_afterwards() -> None:
 async def test_closing_does_not_wait_for_a_peer_that_reads_no_more() -> None:
     async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await greet(reader, writer)
+        assert isinstance(writer.transport, asyncio.Transport)
         writer.transport.pause_reading()
         await asyncio.sleep(60)
 
@@ -374,6 +379,7 @@ async def test_a_request_not_yet_sent_when_its_connection_ends_is_never_sent() -
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         await greet(reader, writer)
+        assert isinstance(writer.transport, asyncio.Transport)
         writer.transport.pause_reading()
         await closed.wait()
         writer.transport.resume_reading()
@@ -459,10 +465,12 @@ async def odd_server(
     serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], **listening: Any
 ) -> AsyncIterator[Address]:
     """A server that is no Kafka broker: it does `serve` with each connection."""
-    tasks = set()
+    tasks: set[asyncio.Task[Any]] = set()
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        tasks.add(asyncio.current_task())
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
         try:
             await serve(reader, writer)
         except (asyncio.CancelledError, OSError):
@@ -510,7 +518,8 @@ async def test_a_listener_that_says_nothing_is_not_waited_for_long() -> None:
 async def test_an_odd_server_s_large_frame_is_refused_before_it_is_read() -> None:
     """Decoding takes long (`DECODED_AT_ONCE_BYTES_MAX`), and the listening process has not authenticated itself."""
     broker = FakeBroker()
-    broker.api_versions = lambda version: api_versions_response(dict.fromkeys(range(20_000), (0, 1)), version)
+    many = dict.fromkeys(range(20_000), (0, 1))
+    broker.api_versions = lambda version: api_versions_response(many, version)  # type: ignore[method-assign]
     async with broker:
         with pytest.raises(ProtocolViolation, match=r"sent a frame of 140\d{3} bytes"):
             await connect(broker)
@@ -533,7 +542,9 @@ async def test_a_large_frame_is_taken_from_a_broker_that_we_have_authenticated_w
         return messages.MetadataResponse(throttle_time=NO_THROTTLE, brokers=(), topics=topics)
 
     async with FakeBroker(answer) as broker, await connect(broker) as connection:
-        assert len((await connection.call(many)).topics) == 10
+        response = await connection.call(many)
+        assert isinstance(response, messages.MetadataResponse)
+        assert len(response.topics) == 10
 
 
 @on_a_loop
@@ -651,16 +662,16 @@ async def test_a_broker_too_old_for_our_api_versions_is_asked_again_in_version_0
         return api_versions_response(RANGES, 0)
 
     broker = FakeBroker(lambda _: ok())
-    broker.api_versions = api_versions
+    broker.api_versions = api_versions  # type: ignore[method-assign]
     async with broker, await connect(broker) as connection:
-        assert (await connection.call(beat())).error_code == 0
+        assert code_of(await connection.call(beat())) == 0
     assert asked == [3, 0]
 
 
 @on_a_loop
 async def test_a_broker_that_refuses_api_versions() -> None:
     broker = FakeBroker()
-    broker.api_versions = lambda version: api_versions_response({}, version, error=58)
+    broker.api_versions = lambda version: api_versions_response({}, version, error=58)  # type: ignore[method-assign]
     async with broker:
         with pytest.raises(ProtocolViolation, match="refused ApiVersions with SASL_AUTHENTICATION_FAILED"):
             await connect(broker)

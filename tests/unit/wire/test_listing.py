@@ -6,6 +6,7 @@ import pytest
 from harness.fake_broker import FakeBroker, until
 from harness.fake_cluster import A0, A1, B0, BrokerWorld, in_a_world
 from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.schema.offset_fetch.v8 import OffsetFetchRequest
 
 from spark_kgroup.errors import BrokerError, RequestTimedOut, UnknownTopic, WireError
 from spark_kgroup.model import ErrorCode, TopicPartition
@@ -147,7 +148,7 @@ async def test_a_listing_ends_when_its_time_is_up_and_says_what_it_lacks(world: 
     listing = ends_of(cluster, A0, A1, timeout_ms=A_MOMENT_MS)
     answers = await listing.answers(SOON_MS)
     assert listing.ended
-    assert (answers.found.keys(), answers.unanswered.keys()) == ({A0}, {A1})
+    assert (set(answers.found), set(answers.unanswered)) == ({A0}, {A1})
     await listing.close()
     await cluster.close()
 
@@ -212,10 +213,10 @@ async def test_offsets_in_a_transaction_hold_up_no_others(world: BrokerWorld) ->
     answers = await cluster.committed_answers("g", [A0, A1], A_MOMENT_MS)
     assert {tp: found and found.offset for tp, found in answers.found.items()} == {A0: 5}
     assert str(answers.unanswered[A1]) == "OffsetFetch failed with UNSTABLE_OFFSET_COMMIT: a-1"
-    asked = world.asked(messages.OffsetFetchRequest)
+    asked = world.asked(OffsetFetchRequest)
     assert asked > 1, "it may end in a moment"
     await cluster.committed_answers("g", [A0, A1], 0)
-    assert world.asked(messages.OffsetFetchRequest) == asked + 1
+    assert world.asked(OffsetFetchRequest) == asked + 1
     with pytest.raises(WireError, match="UNSTABLE_OFFSET_COMMIT: a-1"):
         await cluster.committed_offsets("g", [A0, A1], timeout_ms=A_MOMENT_MS)
     world.unstable = set()

@@ -6,6 +6,7 @@ import ssl
 import threading
 import time
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 import trustme
@@ -79,7 +80,8 @@ async def test_a_whole_name_with_its_dot_is_the_one_in_the_certificate(monkeypat
 
 @on_a_loop
 async def test_of_two_that_succeed_at_once_one_is_discarded() -> None:
-    go_on, discarded = asyncio.Event(), []
+    go_on = asyncio.Event()
+    discarded: list[str] = []
 
     async def attempt(result: str) -> str:
         await go_on.wait()
@@ -87,7 +89,7 @@ async def test_of_two_that_succeed_at_once_one_is_discarded() -> None:
 
     async def all_at_once() -> str | None:
         return await first_success(
-            [(name, lambda name=name: attempt(name)) for name in "ab"],
+            [(name, partial(attempt, name)) for name in "ab"],
             patience_ms=0,
             failure=OSError,
             failures={},
@@ -98,6 +100,7 @@ async def test_of_two_that_succeed_at_once_one_is_discarded() -> None:
     await until(lambda: len(asyncio.all_tasks()) == 4)
     go_on.set()
     won = await racing
+    assert won is not None
     assert sorted([won, *discarded]) == ["a", "b"]
 
 

@@ -5,7 +5,9 @@ import logging
 import os
 import re
 import ssl
+import time
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 import trustme
@@ -38,7 +40,7 @@ class Files:
         replace(self.key, key_of(cert))
 
     def settings(self, *, with_certificate: bool = False) -> SecuritySettings:
-        pair = {"certificate_location": str(self.certificate), "key_location": str(self.key)}
+        pair: dict[str, Any] = {"certificate_location": str(self.certificate), "key_location": str(self.key)}
         return SecuritySettings(protocol="SSL", ca_location=str(self.ca), **pair if with_certificate else {})
 
 
@@ -250,7 +252,7 @@ def test_each_broker_has_its_own_time_and_a_later_refusal_begins_anew(
     files: Files, ca: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = [1000.0]
-    monkeypatch.setattr(secured.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
     files.trust(ca)
     security = security_of(files.settings())
 
@@ -260,7 +262,7 @@ def test_each_broker_has_its_own_time_and_a_later_refusal_begins_anew(
         security.on_tls_refused(address, refusal)
         return not refusal.retriable
 
-    async def unused(_: object) -> None:
+    async def unused(_: object) -> NoReturn:
         raise AssertionError("TLS alone sends nothing")
 
     assert is_final("a", 1000)

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -24,7 +25,7 @@ from spark_kgroup.wire import messages
 from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.security import secured
 from spark_kgroup.wire.security.secured import security_of
-from spark_kgroup.wire.security.settings import Security, SecuritySettings
+from spark_kgroup.wire.security.settings import Mechanism, Security, SecuritySettings
 from spark_kgroup.wire.security.tokens import Token
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
@@ -33,8 +34,8 @@ SECRET = 'p=a,ss "word" \\ ü'
 FOREVER_S = 4e9
 
 
-def login(mechanism: str = "PLAIN", **more: Any) -> Security:
-    who = {} if mechanism == "OAUTHBEARER" else {"username": "us,e=r", "password": SECRET}
+def login(mechanism: Mechanism = "PLAIN", **more: Any) -> Security:
+    who: dict[str, Any] = {} if mechanism == "OAUTHBEARER" else {"username": "us,e=r", "password": SECRET}
     return security_of(SecuritySettings(protocol="SASL_PLAINTEXT", mechanism=mechanism, **who, **more))
 
 
@@ -61,6 +62,11 @@ def beat(generation: int = 0) -> messages.Request:
 
 def alive(request: Any) -> Any:
     return messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=KioErrorCode(request.generation_id))
+
+
+def code_of(response: messages.Response) -> int:
+    assert isinstance(response, messages.HeartbeatResponse)
+    return response.error_code
 
 
 class Kafka:
@@ -125,7 +131,7 @@ class ScramServer:
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_scram_proves_the_password_without_sending_it(mechanism: str) -> None:
+def test_scram_proves_the_password_without_sending_it(mechanism: Mechanism) -> None:
     @on_a_loop
     async def scenario() -> None:
         server = ScramServer(mechanism)
@@ -134,7 +140,7 @@ def test_scram_proves_the_password_without_sending_it(mechanism: str) -> None:
             assert server.users == ["us,e=r"]
             assert len(kafka.seen) == 3
             assert not any(SECRET.encode() in message for message in kafka.seen[1:])
-            assert (await connection.call(beat(7))).error_code == 7
+            assert code_of(await connection.call(beat(7))) == 7
 
     scenario()
 
@@ -202,7 +208,8 @@ async def test_while_scram_computes_other_connections_go_on(monkeypatch: pytest.
     def slow(*args: Any) -> bytes:
         computing.set()
         assert go_on.wait(30), "the event loop stood still"
-        return compute(*args)
+        computed: bytes = compute(*args)
+        return computed
 
     async with (
         FakeBroker(Kafka(ScramServer("SCRAM-SHA-256"))) as costly,
@@ -212,7 +219,7 @@ async def test_while_scram_computes_other_connections_go_on(monkeypatch: pytest.
         monkeypatch.setattr(scramp.core, "hi", slow)
         connecting = asyncio.create_task(connect(costly, login("SCRAM-SHA-256")))
         await until(computing.is_set)
-        assert (await seat.call(beat(5))).error_code == 5
+        assert code_of(await seat.call(beat(5))) == 5
         go_on.set()
         await (await connecting).close()
 
@@ -349,6 +356,10 @@ def sessions(*lifetimes_ms: int) -> Kafka:
     return Kafka(lambda _: authenticated(lifetime_ms=next(lifetimes)))
 
 
+def lasting(lifetime_ms: int, _: bytes) -> Any:
+    return authenticated(lifetime_ms=lifetime_ms)
+
+
 async def overdue(connection: Connection) -> None:
     """Wait until the session should be renewed."""
     await until(lambda: asyncio.get_running_loop().time() >= connection._renew_at_s)
@@ -363,8 +374,8 @@ async def test_a_session_is_renewed_before_the_first_request_that_is_too_late_fo
     async with FakeBroker(kafka) as broker, await connect(broker, login()) as connection:
         await overdue(connection)
         assert kafka.seen == LOGGED_IN, "an idle connection waits for its next request"
-        assert (await connection.call(beat(1))).error_code == 1
-        assert (await connection.call(beat(2))).error_code == 2
+        assert code_of(await connection.call(beat(1))) == 1
+        assert code_of(await connection.call(beat(2))) == 2
         assert kafka.seen == [*LOGGED_IN, *LOGGED_IN, 1, 2]
         assert broker.connections == 1
 
@@ -374,8 +385,7 @@ async def test_a_session_is_renewed_between_85_and_95_percent_of_it() -> None:
     """KIP-368. The renewal is never within a second of the last one, which brokers refuse."""
     renewals = []
     for lifetime_ms in (100, 10_000, 0):
-        kafka = Kafka(lambda _, lifetime_ms=lifetime_ms: authenticated(lifetime_ms=lifetime_ms))
-        async with FakeBroker(kafka) as broker:
+        async with FakeBroker(Kafka(partial(lasting, lifetime_ms))) as broker:
             for _ in range(20):
                 connection = await connect(broker, login())
                 renewals.append(connection._renew_at_s - asyncio.get_running_loop().time())
@@ -407,7 +417,7 @@ async def test_a_parked_request_is_awaited_and_nothing_is_sent_behind_it(at_once
         go_on_at_s = asyncio.get_running_loop().time() + 0.2
         await until(lambda: asyncio.get_running_loop().time() > go_on_at_s)
         kafka.parked.set()
-        assert [answer.error_code for answer in await asyncio.gather(parked, *behind)] == [1, 2, 3]
+        assert [code_of(answer) for answer in await asyncio.gather(parked, *behind)] == [1, 2, 3]
         assert kafka.seen == [*LOGGED_IN, 1, *LOGGED_IN, 2, 3]
         assert broker.connections == 1
 
@@ -425,7 +435,7 @@ def test_requests_that_waited_for_their_turn_are_held_back_too(at_once: None, mo
             await until(lambda: 1 in kafka.seen)
             await overdue(connection)
             kafka.parked.set()
-            assert [answer.error_code for answer in await asyncio.gather(*calls)] == [1, 2, 3, 4]
+            assert [code_of(answer) for answer in await asyncio.gather(*calls)] == [1, 2, 3, 4]
             assert kafka.seen == [*LOGGED_IN, 1, 2, *LOGGED_IN, 3, 4]
 
     scenario()
@@ -440,7 +450,9 @@ async def test_a_renewal_that_is_refused_ends_the_connection(at_once: None) -> N
         results = await asyncio.gather(*(connection.call(beat(n)) for n in (1, 2)), return_exceptions=True)
         assert [type(result) for result in results] == [AuthenticationFailed] * 2
         assert results[0] is not results[1]
-        assert all(result.retriable for result in results), "who was known may come back for a while"
+        assert all(isinstance(result, AuthenticationFailed) and result.retriable for result in results), (
+            "who was known may come back for a while"
+        )
         assert connection.closed
 
 
@@ -463,7 +475,7 @@ async def test_a_renewal_outlives_the_caller_that_began_it(at_once: None) -> Non
         second = asyncio.create_task(connection.call(beat(2)))
         await asyncio.sleep(0)
         go_on.set()
-        assert (await second).error_code == 2
+        assert code_of(await second) == 2
         assert kafka.seen == [*LOGGED_IN, *LOGGED_IN, 2]
 
 

@@ -53,7 +53,8 @@ def tls(**more: Any) -> ssl.SSLContext:
 
 def test_no_secret_is_shown() -> None:
     """Every text that may hold one: the fields that stay visible are listed here."""
-    shown = repr(SecuritySettings(**{field.name: f"{SECRET}-{field.name}" for field in fields(SecuritySettings)}))
+    texts: dict[str, Any] = {field.name: f"{SECRET}-{field.name}" for field in fields(SecuritySettings)}
+    shown = repr(SecuritySettings(**texts))
     visible = {"protocol", "mechanism", "username", "verify_certificate", "verify_hostname"}
     visible |= {"ca_location", "certificate_location", "key_location"}
     assert {field.name for field in fields(SecuritySettings) if f"{SECRET}-{field.name}" in shown} == visible
@@ -291,6 +292,11 @@ def test_openssl_s_reasons_in_our_words(reason: str, kind: type[Exception], mess
     assert error.retriable is (kind is ConnectionFailed)
 
 
+def code_of(response: messages.Response) -> int:
+    assert isinstance(response, messages.HeartbeatResponse)
+    return response.error_code
+
+
 @on_a_loop
 async def test_requests_and_answers_go_through_tls(ca: trustme.CA) -> None:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -306,7 +312,7 @@ async def test_requests_and_answers_go_through_tls(ca: trustme.CA) -> None:
     async with FakeBroker(answer, tls=server) as broker:
         async with await Connection.open(broker.address, client_id="t", security=security) as connection:
             answers = await asyncio.gather(*(connection.call(beat) for _ in range(5)))
-            assert {answer.error_code for answer in answers} == {27}
+            assert {code_of(answer) for answer in answers} == {27}
         other = security_of(SecuritySettings(protocol="SSL"))
         with pytest.raises(AuthenticationFailed, match=r"set `ssl\.ca\.location`"):
             await Connection.open(broker.address, client_id="t", security=other)

@@ -86,7 +86,7 @@ async def test_a_failed_fetch_raises_an_error_of_its_own_for_each_caller() -> No
     results = await asyncio.gather(*(cache.token() for _ in range(3)), return_exceptions=True)
     assert {type(error) for error in results} == {AuthenticationFailed}
     assert "the token function failed with ConnectionError: no route" in str(results[0])
-    assert all(error.retriable for error in results)
+    assert all(isinstance(error, AuthenticationFailed) and error.retriable for error in results)
     assert len({id(error) for error in results}) == 3
 
 

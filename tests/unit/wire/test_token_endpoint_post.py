@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from ssl import PROTOCOL_TLS_SERVER, SSLContext
@@ -107,13 +108,17 @@ def test_an_endpoint_that_trickles_is_given_up_in_time_and_nothing_is_left(
     async def scenario() -> None:
         with answering(TRICKLES[how]) as (where, connections):
             cache = TokenCache(credentials(f"{scheme}://{where}/token"))
+
+            def asked_after(attempts: int) -> bool:
+                return len(connections) > attempts
+
             for attempt in range(2):
                 with pytest.raises(AuthenticationFailed) as raised:
                     await cache.token()
                 assert raised.value.retriable
                 if scheme == "http" or how == "nothing":
                     assert "cannot be asked: no whole answer within 500 ms" in str(raised.value)
-                await until(lambda attempt=attempt: len(connections) > attempt)
+                await until(partial(asked_after, attempt))
             await until(lambda: not any(thread.is_alive() for thread in connections))
             await until(lambda: not any(thread.name == "kgroup token" for thread in threading.enumerate()))
 

@@ -6,6 +6,8 @@ from uuid import UUID
 import pytest
 from harness.fake_broker import until
 from harness.fake_cluster import A0, A1, TOPIC_ID, WHO, BrokerWorld, in_a_world
+from kio.schema.describe_configs.v4 import DescribeConfigsRequest
+from kio.schema.find_coordinator.v4 import FindCoordinatorRequest
 
 from spark_kgroup.errors import BrokerError, ConnectionFailed, Disconnected, UnknownTopic, WireError
 from spark_kgroup.limits import TOPIC_GONE_AFTER_MS, WITNESS_MAX_AGE_MS
@@ -268,7 +270,7 @@ async def test_a_broker_that_finds_no_coordinator_is_not_asked_next(world: Broke
     cluster = await acquainted(world)
     world.first["FindCoordinator"] = [ErrorCode.COORDINATOR_NOT_AVAILABLE]
     assert await cluster.committed_offsets("g", [A0], timeout_ms=SOON_MS) == {A0: None}
-    assert [world.asked(messages.FindCoordinatorRequest, node) for node in (0, 1)] == [1, 1]
+    assert [world.asked(FindCoordinatorRequest, node) for node in (0, 1)] == [1, 1]
     await cluster.close()
 
 
@@ -283,7 +285,7 @@ async def test_another_broker_is_asked_where_one_contradicts_what_is_known_of_th
     world.coordinator = 1
     good = world.brokers[1].address
     assert await cluster.coordinator("g", known=good) == good
-    assert world.asked(messages.FindCoordinatorRequest, 0) == 1
+    assert world.asked(FindCoordinatorRequest, 0) == 1
     assert await cluster.coordinator("g", known=world.brokers[2].address) == good, "it has moved, as two brokers say"
     await cluster.close()
 
@@ -306,7 +308,7 @@ async def test_a_setting_of_a_group_that_one_broker_cannot_tell_is_asked_of_anot
     cluster = await acquainted(world)
     world.first["DescribeConfigs"] = [ErrorCode.REQUEST_TIMED_OUT]
     assert await cluster.group_config("g", "any", timeout_ms=SOON_MS) == "50000"
-    await until(lambda: world.asked(messages.DescribeConfigsRequest, 1) == 1)
+    await until(lambda: world.asked(DescribeConfigsRequest, 1) == 1)
     await cluster.close()
 
 
@@ -410,7 +412,7 @@ async def test_where_another_cluster_is_all_there_is_the_error_says_so_until_the
         await cluster.metadata(["a"], timeout_ms=1_500)
     with pytest.raises(ConnectionFailed, match="of another cluster is at"):
         await cluster.open_coordinator("g", timeout_ms=SOON_MS)
-    assert world.asked(messages.FindCoordinatorRequest) == 0
+    assert world.asked(FindCoordinatorRequest) == 0
     await world.brokers[0].stop()
     world.cut_off.clear()
     await world.brokers[0].start()

@@ -1,10 +1,14 @@
 """Waiting for the group to acknowledge commits: which reads wait, for how long, and the messages meanwhile."""
 
+from collections.abc import Sequence
+
 import pytest
 from harness.boundary import P0, P1, World, elapsed_ms, messages
 
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
 from spark_kgroup.errors import GroupUnsettled
+from spark_kgroup.model import TopicPartition
+from spark_kgroup.runtime.views import SeatCommit
 
 # ---------------------------------------------------------------------- reads: at most one batch that is not committed
 
@@ -75,7 +79,11 @@ def test_each_partition_has_the_bound_on_acknowledgements_for_itself(world: Worl
     driver.trigger(limit=20)
     commit = group.commit
     for refused in (P0, P1) * 3:
-        group.commit = lambda wanted, refused=refused: commit(wanted) - {refused}  # type: ignore[method-assign]
+
+        def others(commits: Sequence[SeatCommit], refused: TopicPartition = refused) -> frozenset[TopicPartition]:
+            return commit(commits) - {refused}
+
+        group.commit = others  # type: ignore[method-assign]
         assert driver.trigger(limit=20), "the other partition is read on"
         group.now_ms += driver.options.api_timeout_ms // 2 + 1_000
     group.commit = commit  # type: ignore[method-assign]

@@ -6,6 +6,7 @@ that another one wrote.
 
 import random
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from harness.boundary import P0, P1, World, messages
@@ -169,7 +170,7 @@ def test_whatever_the_order_sources_that_change_places_at_rest_read_each_record_
     sources.assert_read_once()
 
 
-def renamed(driver: Driver, **what: str) -> None:
+def renamed(driver: Driver, **what: Any) -> None:
     """The query comes back with other names in its options, and its commits bear the new prefix. Seats keep theirs."""
     driver.restart()
     driver.options = replace(driver.options, **what)

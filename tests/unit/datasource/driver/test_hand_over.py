@@ -1,5 +1,7 @@
 """Giving up partitions that the group asks for: after their commit, once, and at once if they were never adopted."""
 
+from functools import partial
+
 import pytest
 from harness.boundary import P0, P1, World, elapsed_ms, unsettle
 from harness.fake_driver import Crash, Driver
@@ -27,7 +29,7 @@ def test_not_acknowledged_means_not_given_up(world: World) -> None:
     driver.trigger()
     group.move(P0, OTHER)
     for fate in ("lost", "unheard", "refused"):
-        group.commit_fate = lambda fate=fate: fate
+        group.commit_fate = partial(str, fate)
         driver.trigger()
         assert P0 in group.seats["seat-0"].owned_since
         assert P0 not in group.other

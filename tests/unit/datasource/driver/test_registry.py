@@ -41,8 +41,8 @@ def executor(name: str, *, warm: bool = True) -> Message:
 
 
 def ask(channel: Channel, op: str, **fields: Any) -> Message:
-    also = {"hello": {"address": None, "query": "q"}, "bind": {"for_guest": False}}.get(op, {})
-    channel.send({"op": op, "id": 5, **also, **fields})
+    also: dict[str, Message] = {"hello": {"address": None, "query": "q"}, "bind": {"for_guest": False}}
+    channel.send({"op": op, "id": 5, **also.get(op, {}), **fields})
     answer = channel.receive(30)
     assert answer.pop("id") == 5
     return answer
@@ -356,7 +356,12 @@ def test_requests_that_are_under_way_together_are_answered_in_order(registry: Re
     channel = dial()
     scan = plan(registry, 0)
     bind = {"op": "bind", "scan": scan.scan_id, "executor": executor("1"), "for_guest": False}
-    requests = [{"op": "heartbeat"}, {**bind, "ticket": 0}, {**bind, "ticket": 9}, {**bind, "ticket": 1}] * 50
+    requests: list[Message] = [
+        {"op": "heartbeat"},
+        {**bind, "ticket": 0},
+        {**bind, "ticket": 9},
+        {**bind, "ticket": 1},
+    ] * 50
     channel.socket.sendall(b"".join(frame({**request, "id": n}) for n, request in enumerate(requests)))
     answers = [channel.receive(30) for _ in requests]
     assert [answer["id"] for answer in answers] == list(range(200))

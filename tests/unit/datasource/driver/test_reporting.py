@@ -5,8 +5,9 @@ import json
 import logging
 import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
+from uuid import UUID
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -84,7 +85,8 @@ def event(reported: dict[str, Any]) -> QueryProgressEvent:
 def reported() -> dict[str, Any]:
     ends, homes = {P0: 9, P1: 5, P2: 3}, {"seat-0": home(), "seat-1": home("2")}
     latest = latest_offset(checkpoint(a=5, b=5, c=5), ends, MEMBERS, homes, COUNTS)
-    return json.loads(json.dumps(latest))
+    copied: dict[str, Any] = json.loads(json.dumps(latest))
+    return copied
 
 
 # ------------------------------------------------------------------------------------------------ the report
@@ -185,7 +187,7 @@ def test_gauges_follow_the_progress_and_go_with_the_query() -> None:
     listener.onQueryProgress(event(progress(moved)))
     assert registry.get_sample_value("kgroup_seat_warm", served) is None
     assert registry.get_sample_value("kgroup_seat_lag_offsets", served) == 4, "a home that moves ends no series"
-    listener.onQueryTerminated(QueryTerminatedEvent(progress(None)["id"], RUN, None, None))
+    listener.onQueryTerminated(QueryTerminatedEvent(progress(None)["id"], cast("UUID", RUN), None, None))
     assert b'query="hello"' not in generate_latest(registry)
 
 
@@ -199,7 +201,7 @@ def test_a_second_listener_shares_the_gauges_of_the_first() -> None:
     assert registry.get_sample_value("kgroup_partition_lag_offsets", labels) == 4
     listener.onQueryProgress(event(progress(reported(), checkpoint(a=9, b=5, c=5).to_json())))
     assert registry.get_sample_value("kgroup_partition_lag_offsets", labels) == 0
-    listener.onQueryTerminated(QueryTerminatedEvent(progress(None)["id"], RUN, None, None))
+    listener.onQueryTerminated(QueryTerminatedEvent(progress(None)["id"], cast("UUID", RUN), None, None))
     assert b'query="hello"' not in generate_latest(registry)
 
 

@@ -1,6 +1,6 @@
 """More and fewer seats over restarts (KIP-345's scale up and scale down), against a model of the group."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
@@ -47,12 +47,12 @@ def test_former_seats_leave_after_their_durable_positions_are_committed(world: W
     before: list[dict[TopicPartition, int]] = []
     remove = group.remove_members
 
-    def removed(members: list[DescribedMember], reason: str) -> dict[str, int]:
+    def removed(members: Iterable[DescribedMember], reason: str) -> dict[str, int]:
         before.append(dict(group.committed_now))
         group.target |= dict.fromkeys(PARTITIONS[3:], OTHER)  # another application is given their partitions
         return remove(members, reason)
 
-    group.remove_members = removed
+    group.remove_members = removed  # type: ignore[method-assign]
     driver.restart(3)
     driver.drain()
     assert {tp: before[0][tp] for tp in PARTITIONS[3:]} == dict.fromkeys(PARTITIONS[3:], 30)
@@ -98,11 +98,11 @@ def test_partitions_of_former_seats_are_committed_before_these_leave(world: Worl
     committed: list[dict[TopicPartition, int]] = []
     remove = group.remove_members
 
-    def removed(members: list[DescribedMember], reason: str) -> dict[str, int]:
+    def removed(members: Iterable[DescribedMember], reason: str) -> dict[str, int]:
         committed.append(dict(group.committed_now))
         return remove(members, reason)
 
-    group.remove_members = removed
+    group.remove_members = removed  # type: ignore[method-assign]
     driver.trigger()
     assert len(committed) == 1
     assert {tp: committed[0][tp] for tp in PARTITIONS[3:]} == dict.fromkeys(PARTITIONS[3:], 30)
@@ -162,7 +162,7 @@ def test_the_first_batch_waits_for_the_generation_without_former_seats(world: Wo
         group.produce(tp, 10)
     left: list[tuple[int, set[str]]] = []
 
-    def leave(members: list[DescribedMember], _: str) -> dict[str, int]:
+    def leave(members: Iterable[DescribedMember], reason: str) -> dict[str, int]:
         names = {str(member.instance_id) for member in members}
         group.old -= names
         left.append((group.now_ms + 3 * HANDOVER_WAIT_MS // 2, names))
@@ -172,7 +172,7 @@ def test_the_first_batch_waits_for_the_generation_without_former_seats(world: Wo
         if left and group.now_ms >= left[0][0]:
             group.expire(left.pop()[1])
 
-    group.remove_members, group.meanwhile = leave, rebalance_later
+    group.remove_members, group.meanwhile = leave, rebalance_later  # type: ignore[method-assign]
     driver.restart(3)
     driver.trigger()
     assert seats_of(driver) == {"seat-0", "seat-1", "seat-2"}
@@ -256,7 +256,7 @@ def test_former_seats_that_may_not_leave_make_a_warning_and_are_tried_again(
     group, driver = world(partitions=6, seats=6, records=30)
     driver.drain()
     refused = {"seat-5": int(ErrorCode.UNKNOWN_SERVER_ERROR)}
-    group.remove_members = lambda *_: refused  # a broker of another kind
+    group.remove_members = lambda *_: refused  # type: ignore[method-assign]  # a broker of another kind
     driver.restart(5, bounded=True)
     with pytest.raises(GroupUnsettled, match="seat-5: UNKNOWN_SERVER_ERROR"):
         driver.trigger()
@@ -277,7 +277,7 @@ def test_former_seats_that_may_not_leave_name_the_session_timeout_of_their_proto
     group, driver = world(partitions=6, seats=6, records=30)
     driver.drain()
     group.group_type = group_type
-    group.remove_members = lambda *_: {"seat-5": int(ErrorCode.UNKNOWN_SERVER_ERROR)}
+    group.remove_members = lambda *_: {"seat-5": int(ErrorCode.UNKNOWN_SERVER_ERROR)}  # type: ignore[method-assign]
     driver.restart(5, bounded=True)
     with pytest.raises(GroupUnsettled) as raised:
         driver.trigger()
@@ -291,12 +291,12 @@ def test_former_seats_that_may_not_leave_are_tried_once_each_though_they_are_ref
     driver.drain()
     tried: list[set[str]] = []
 
-    def refuse_the_first(members: list[DescribedMember], _: str) -> dict[str, int]:
+    def refuse_the_first(members: Iterable[DescribedMember], reason: str) -> dict[str, int]:
         names = sorted(str(member.instance_id) for member in members)
         tried.append(set(names))
         return {names[0]: int(ErrorCode.UNKNOWN_SERVER_ERROR)}
 
-    group.remove_members = refuse_the_first
+    group.remove_members = refuse_the_first  # type: ignore[method-assign]
     driver.restart(2)
     driver.drain()
     assert tried == [{"seat-2", "seat-3"}, {"seat-3"}]

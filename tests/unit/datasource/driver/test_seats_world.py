@@ -97,7 +97,7 @@ class SeatWorld:
     def replace_sidecar(self) -> None:
         """It crashed, or was idle. The next worker starts another. The end of the first may be noticed after that."""
         executor = self.rng.choice(self.executors)
-        events = [lambda: self.seats.on_sidecar_gone(executor.key)]
+        events: list[Callable[[], None]] = [lambda: self.seats.on_sidecar_gone(executor.key)]
         events.insert(self.rng.randrange(2), lambda: self.seats.on_sidecar_joined(executor, self.now_ms))
         for event in events:
             event()

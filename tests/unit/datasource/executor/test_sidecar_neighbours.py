@@ -261,6 +261,10 @@ def test_a_sidecar_that_runs_out_of_descriptors_says_so_and_is_replaced_after_th
 # ------------------------------------------------------------------------------------------- a seat with a huge share
 
 
+def await_warm_reads(query: Query, count: int) -> None:
+    wait_for(lambda: query.registry.counts().warm_reads == count, "the seat's server to have served", 60)
+
+
 def test_a_share_larger_than_what_clients_may_send_reaches_the_seats_server(executor: Executor) -> None:
     """Few partitions, with tags longer than any log has: librdkafka takes seconds for thousands of topics."""
     tag = "t" * (CHANNEL_REQUEST_BYTES_MAX // 4)
@@ -270,7 +274,6 @@ def test_a_share_larger_than_what_clients_may_send_reaches_the_seats_server(exec
             for ticket in query.plan(dict.fromkeys(range(8), (7, 7))):
                 assert ticket.mode is (Mode.LATE if batch else Mode.FIXED)
                 assert list(read_on(executor, ticket)) == []
-            served = batch + 1
-            wait_for(lambda n=served: query.registry.counts().warm_reads == n, "the seat's server to have served", 60)
+            await_warm_reads(query, batch + 1)
         (pid,) = sidecars_of(query, executor)
     await_gone([pid])

@@ -1,6 +1,7 @@
 """Where an adopted partition starts: one row for each rule of `adoption`."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -16,7 +17,7 @@ P1 = TopicPartition("t", 1)
 PERIOD = Period(topic_id=str(OLD), start=40, seat="job-0", generation=3)
 
 
-def seen(first_sight: int = 4, **what: object) -> Checkpoint:
+def seen(first_sight: int = 4, **what: Any) -> Checkpoint:
     return Checkpoint(topics={"t": Topic(topic_id=str(OLD), first_sight=first_sight)}, **what)
 
 
@@ -171,8 +172,8 @@ def test_a_seat_that_adopts_again_at_its_position_keeps_its_period() -> None:
     [{"offset": 130}, {"seat": "job-1"}, {"generation": 4}, {"topic_id": NEW}],
     ids=str,
 )
-def test_any_other_adoption_begins_a_new_period(change: dict[str, object]) -> None:
-    arguments = {"offset": 100, "seat": "job-0", "generation": 3, "topic_id": OLD, **change}
+def test_any_other_adoption_begins_a_new_period(change: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = {"offset": 100, "seat": "job-0", "generation": 3, "topic_id": OLD, **change}
     assert begun(**arguments) == Period(
         topic_id=str(arguments["topic_id"]),
         start=arguments["offset"],

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -93,7 +94,8 @@ class Story:
 @st.composite
 def stories(draw: st.DrawFn) -> Story:
     """At each boundary a partition is read on, given up or lost, or adopted, perhaps where another member came to."""
-    story, owned = Story(), {}
+    story = Story()
+    owned: dict[TopicPartition, tuple[Period, int]] = {}
     read_up_to = dict.fromkeys((P0, P1, P2), 0)
     for generation in range(1, draw(st.integers(1, 12))):
         for tp in (P0, P1, P2):
@@ -194,7 +196,7 @@ def test_every_partition_with_data_takes_part_while_the_limit_has_room(
 
 @given(availables, limits, st.randoms())
 def test_shares_do_not_depend_on_the_order(
-    available: dict[TopicPartition, tuple[int, int]], limit: int, rng: object
+    available: dict[TopicPartition, tuple[int, int]], limit: int, rng: Random
 ) -> None:
     entries = list(available.items())
     rng.shuffle(entries)

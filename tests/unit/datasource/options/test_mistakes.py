@@ -61,6 +61,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from pyspark_kgroup.offsets.checkpoint import EMPTY
 from pyspark_kgroup.source import DefaultSource
+from pyspark_kgroup.stream import KgroupStreamReader
 from spark_kgroup.errors import KgroupError
 
 TESTS = Path(__file__).parents[3]
@@ -268,7 +269,9 @@ def begin(read: str, given: dict[str, str | None], schema: StructType | None = N
     source = DefaultSource(CaseInsensitiveDict({name: text for name, text in every.items() if text is not None}))
     columns = source.schema() if schema is None else schema
     if read == "stream":
-        source.streamReader(columns).latestOffset(EMPTY.to_json())
+        reader = source.streamReader(columns)
+        assert isinstance(reader, KgroupStreamReader)
+        reader.latestOffset(EMPTY.to_json())
     else:
         source.reader(columns).partitions()
 
@@ -316,6 +319,7 @@ def test_a_schema_of_the_users_own_ends_at_once_with_what_to_remove(read: str) -
 def test_the_checkpoint_of_the_built_in_source_ends_at_once_with_the_way_from_it() -> None:
     source = DefaultSource(STREAM)
     reader = source.streamReader(source.schema())
+    assert isinstance(reader, KgroupStreamReader)
     message = refusal(lambda: reader.latestOffset({"flights": {"0": 250, "1": 7}}))
     assert 'checkpoint of format("kafka")' in message
     assert "startingOffsets" in message

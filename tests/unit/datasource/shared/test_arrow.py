@@ -19,7 +19,7 @@ from spark_kgroup.model import TopicPartition
 
 
 def message(offset: int = 0, **fields: Any) -> Message:
-    known = {"topic": "t", "partition": 3, "timestamp": (TIMESTAMP_CREATE_TIME, 1_700_000_000_123)}
+    known: dict[str, Any] = {"topic": "t", "partition": 3, "timestamp": (TIMESTAMP_CREATE_TIME, 1_700_000_000_123)}
     return Message(**(known | {"offset": offset} | fields))
 
 

@@ -66,7 +66,7 @@ def rows_of(decoded: Decoded) -> list[Row]:
         columns.setdefault("headers", [None] * batch.num_rows)
         for row in zip(*columns.values(), strict=True):
             *plain, headers = (value if value is None else value.as_py() for value in row)
-            found.append(Row(*plain, headers and tuple((each["key"], each["value"]) for each in headers)))
+            found.append(Row._make([*plain, headers and tuple((each["key"], each["value"]) for each in headers)]))
     return found
 
 

@@ -10,11 +10,14 @@ from harness.fetch_broker import SCHEMAS, of_brokers, partition, response
 from harness.record_batches import Batch, Record
 from hypothesis import given
 from hypothesis import strategies as st
+from kio.schema.api_versions.v3.response import ApiVersion
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v9.request import MetadataRequest
+from kio.schema.sasl_authenticate.v2 import SaslAuthenticateRequest
+from kio.schema.sasl_handshake.v1 import SaslHandshakeRequest
 from kio.schema.types import BrokerId, TopicName
 from kio.serial import entity_reader
-from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
+from kio.static.primitive import i8, i16, i32, i32Timedelta, i64, i64Timedelta
 
 from pyspark_kgroup.executor.native import fetch_messages as ours
 from pyspark_kgroup.executor.native.broker_connection import Broker
@@ -85,8 +88,8 @@ def test_a_frame_has_the_header_that_its_api_wants(api: int) -> None:
     kind = {
         ours.FETCH: SCHEMAS[17].request.FetchRequest,
         ours.API_VERSIONS: messages.ApiVersionsRequest,
-        ours.SASL_AUTHENTICATE: messages.SaslAuthenticateRequest,
-        ours.SASL_HANDSHAKE: messages.SaslHandshakeRequest,
+        ours.SASL_AUTHENTICATE: SaslAuthenticateRequest,
+        ours.SASL_HANDSHAKE: SaslHandshakeRequest,
     }[api]
     header, size = entity_reader(kind.__header_schema__)(frame, 4)
     assert (header.request_api_key, header.request_api_version, header.correlation_id) == (api, 3, 77)
@@ -196,9 +199,7 @@ def test_metadata_of_no_topic_says_where_brokers_are(brokers: dict[int, Broker])
 
 def api_versions(error: int = 0, **ranges: tuple[int, int]) -> memoryview:
     found = tuple(
-        messages.ApiVersionsResponse.__dataclass_fields__["api_keys"].type.__args__[0](
-            api_key=i16(int(key[1:])), min_version=i16(first), max_version=i16(last)
-        )
+        ApiVersion(api_key=i16(int(key[1:])), min_version=i16(first), max_version=i16(last))
         for key, (first, last) in ranges.items()
     )
     entity = messages.ApiVersionsResponse(
@@ -220,9 +221,7 @@ def sasl_answer(error: int, lifetime_ms: int) -> memoryview:
         error_code=ErrorCode(error),
         error_message="told" if error else None,
         auth_bytes=b"server",
-        session_lifetime=messages.SaslAuthenticateResponse.__dataclass_fields__["session_lifetime"].type.parse(
-            timedelta(milliseconds=lifetime_ms)
-        ),
+        session_lifetime=i64Timedelta.parse(timedelta(milliseconds=lifetime_ms)),
     )
     return memoryview(encode_entity(entity))
 
@@ -236,7 +235,7 @@ def test_answers_to_a_login_say_what_the_broker_told_and_how_long_it_holds() -> 
 @pytest.mark.parametrize("api", [ours.FETCH, ours.API_VERSIONS])
 def test_an_answer_to_another_request_is_unusual(api: int) -> None:
     tags = b"" if api == ours.API_VERSIONS else b"\0"
-    assert ours.answer_body(api, 7, memoryview(b"\0\0\0\7" + tags + b"rest")) == b"rest"
+    assert ours.answer_body(api, 7, memoryview(b"\0\0\0\7" + tags + b"rest")) == memoryview(b"rest")
     with pytest.raises(Unusual, match="request 6 where 7 was due"):
         ours.answer_body(api, 7, memoryview(b"\0\0\0\6" + tags + b"rest"))
 

@@ -201,7 +201,7 @@ def test_brokers_are_connected_to_side_by_side() -> None:
     """No broker tells its versions before all have a connection."""
     brokers = [FetchBroker(answering(lambda _, offset: log(offset))) for _ in range(3)]
 
-    def late(broker: FetchBroker) -> Callable[[int], Any]:
+    def late(broker: FetchBroker) -> Any:
         at_once = broker.fake.api_versions
 
         async def api_versions(version: int) -> Any:
@@ -347,7 +347,7 @@ def test_a_connection_that_is_given_up_while_it_is_opened_is_closed_when_it_is_o
         await until(given_up.is_set)
         return at_once(version)
 
-    broker.fake.api_versions = api_versions  # type: ignore[method-assign,assignment]
+    broker.fake.api_versions = api_versions  # type: ignore[method-assign]
     with broker:
         fetcher = Fetcher(SETTINGS, ConnectionSecurity())
         fetcher.add(T0, broker.leader(), 0, 10)
@@ -521,7 +521,7 @@ def test_leaders_that_do_not_settle_are_unusual_after_a_while(monkeypatch: pytes
     def say(number: int, _: int) -> Any:
         epoch = next(epochs)
         error = {"error": NOT_LEADER, "leader": (1 + epoch % 2, epoch)} if moves else {"error": UNKNOWN_EPOCH}
-        return partition(number, **error)  # type: ignore[arg-type]
+        return partition(number, **error)
 
     def answer(request: Any) -> Any:
         return answering(say, endpoints={1: brokers[1].address, 2: brokers[0].address})(request)
@@ -904,7 +904,7 @@ def test_a_session_that_ends_while_a_request_is_under_way_gives_its_answer_and_t
         fetcher.add(T0, broker.leader(), 0, 30)
         ask_and_connect(fetcher)
         sessions += fetcher.connections()
-        positions = []
+        positions: list[int] = []
         while len(positions) < 3:
             positions += [chunk.position for chunk in next_chunks(fetcher)]
         fetcher.close()

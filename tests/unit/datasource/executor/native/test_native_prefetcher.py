@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from ctypes import CDLL
+from typing import Any
 
 import pytest
 from harness.fetch_broker import FetchBroker, answering, partition, wanted
@@ -84,7 +85,7 @@ def seat(library: CDLL) -> Iterator[Seat]:
     seat.prefetcher.close()
 
 
-def log(first: int, count: int = 10, size: int = 10, **more: int) -> bytes:
+def log(first: int, count: int = 10, size: int = 10, **more: Any) -> bytes:
     return Batch([Record(offset, None, b"v" * size) for offset in range(first, first + count)], **more).encoded()
 
 

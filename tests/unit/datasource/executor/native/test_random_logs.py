@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import CDLL
 from dataclasses import dataclass
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -145,7 +146,7 @@ def expected(log: Sequence[Entry], start: int, end: int, *, committed: bool) -> 
 @contextmanager
 def small_batches(small: bool) -> Iterator[None]:
     """So small that a short log reaches every limit."""
-    limits = {
+    limits: dict[str, Any] = {
         "ARROW_BATCH_ROWS_MAX": 3,
         "ARROW_BATCH_BYTES_MAX": 200,
         "FETCH_JOINED_BYTES_MAX": 200,
@@ -153,8 +154,9 @@ def small_batches(small: bool) -> Iterator[None]:
         "DECOMPRESSED_PIECE_BYTES": 20,
         "_BATCHES_AT_ONCE": 2,
     }
+    changed = limits if small else {"_BATCHES_AT_ONCE": 1_024}
     with (
-        patch.multiple(decode_module, **limits if small else {"_BATCHES_AT_ONCE": 1_024}),
+        patch.multiple(decode_module, **changed),
         patch.object(codecs_module, "DECOMPRESSED_PIECE_BYTES", 20 if small else DECOMPRESSED_PIECE_BYTES),
     ):
         yield

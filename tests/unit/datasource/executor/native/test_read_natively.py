@@ -17,7 +17,8 @@ from harness.record_batches import CODECS, TRANSACTIONAL, Batch, Record, marker
 from harness.waiting import wait_for
 
 from pyspark_kgroup.errors import DataLoss
-from pyspark_kgroup.executor.native import codecs, decode, fetched_log, means
+from pyspark_kgroup.executor.native import codecs, decode, fetched_log
+from pyspark_kgroup.executor.native import library as library_module
 from pyspark_kgroup.executor.native.broker_connection import Broker
 from pyspark_kgroup.executor.native.library import Loaded
 from pyspark_kgroup.executor.native.read_ranges import Left, read_natively
@@ -376,7 +377,7 @@ def test_an_unknown_property_or_a_missing_decoder_leaves_everything_with_one_war
     for _ in range(2):
         assert drained(ranges, settings(debug="all")) == ([], ranges)
         assert drained(ranges, settings(**{"security.protocol": "SSL", "ssl.ca.location": "/nowhere"})) == ([], ranges)
-    monkeypatch.setattr(means.library, "load", lambda: Loaded(None, "this installation has no decoder"))
+    monkeypatch.setattr(library_module, "load", lambda: Loaded(None, "this installation has no decoder"))
     for _ in range(2):
         assert drained(ranges) == ([], ranges)
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
