@@ -127,22 +127,31 @@ def log_ends(bootstrap: str, partitions: Sequence[TopicPartition]) -> dict[Topic
 
 
 def group_commits(bootstrap: str, group: str) -> list[Commit]:
-    """Every offset commit of the group, in order (Kafka: OffsetCommitKey v0 and v1, OffsetCommitValue)."""
+    """Every offset commit of the group, in order."""
     found = []
     for message in messages(bootstrap, "__consumer_offsets"):
-        key, value = message.key(), message.value()
+        key = message.key()
         assert key is not None, "a compacted topic"
-        version, length = struct.unpack_from(">hh", key)
-        at = 4 + length
-        if version not in _OFFSET_COMMIT_KEYS or key[4:at].decode() != group or value is None:
-            continue
-        (topic_length,) = struct.unpack_from(">h", key, at)
-        topic = key[at + 2 : at + 2 + topic_length].decode()
-        (partition,) = struct.unpack_from(">i", key, at + 2 + topic_length)
-        _, offset = struct.unpack_from(">hq", value)
-        by_us = _NOTE_BEGINS in value
-        found.append(Commit(TopicPartition(topic, partition), offset, message.timestamp()[1] / 1000, by_us))
+        if (commit := commit_of(group, key, message.value(), message.timestamp()[1] / 1000)) is not None:
+            found.append(commit)
     return found
+
+
+def commit_of(group: str, key: bytes, value: bytes | None, wall_at_s: float) -> Commit | None:
+    """A record of the group's log, or None if it is no commit of this group (OffsetCommitKey, OffsetCommitValue).
+
+    Args:
+        value: of the record, or None for the deletion of an offset.
+    """
+    version, length = struct.unpack_from(">hh", key)
+    at = 4 + length
+    if version not in _OFFSET_COMMIT_KEYS or key[4:at].decode() != group or value is None:
+        return None
+    (topic_length,) = struct.unpack_from(">h", key, at)
+    topic = key[at + 2 : at + 2 + topic_length].decode()
+    (partition,) = struct.unpack_from(">i", key, at + 2 + topic_length)
+    _, offset = struct.unpack_from(">hq", value)
+    return Commit(TopicPartition(topic, partition), offset, wall_at_s, by_us=_NOTE_BEGINS in value)
 
 
 def expulsions_by_brokers(logs: Sequence[Path], group: str) -> list[Expulsion]:

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from math import inf
@@ -280,16 +280,12 @@ class ChaosWorld:
             return {str(problem): (0, 0)}
 
     def _is_read(self, topic: str, records: int) -> bool:
-        """Whether the group has committed all of a topic with at least so many records.
-
-        A cluster that does not answer is no sign of that, and neither is a broker that does not know the end.
-        """
+        """As `is_read`. A cluster that does not answer is no sign of that."""
         try:
             positions = self._positions()
         except WireError:
             return False
-        of_topic = [pair for name, pair in positions.items() if name.rpartition("-")[0] == topic]
-        return all(at == end for at, end in of_topic) and sum(end for _, end in of_topic) >= records
+        return is_read(positions, topic, records)
 
     def _positions(self) -> dict[str, tuple[int, int]]:
         """Partition -> (committed, log end).
@@ -388,6 +384,18 @@ def _read(server: str, topics: Sequence[str], members: int, prefix: str) -> dict
         "kafka.metadata.max.age.ms": "2000",
         "kafka.request.timeout.ms": "5000",
     }
+
+
+def is_read(positions: Mapping[str, tuple[int, int]], topic: str, records: int) -> bool:
+    """Whether a group has committed all of a topic with at least so many records.
+
+    Producers know how many that are. A broker that names an earlier end is not believed.
+
+    Args:
+        positions: partition -> (committed, log end).
+    """
+    of_topic = [pair for name, pair in positions.items() if name.rpartition("-")[0] == topic]
+    return all(at == end for at, end in of_topic) and sum(end for _, end in of_topic) >= records
 
 
 async def _positions(bootstrap_servers: str, partitions: Sequence[TopicPartition]) -> dict[str, tuple[int, int]]:

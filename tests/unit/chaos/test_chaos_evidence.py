@@ -1,15 +1,17 @@
 """How the evidence of `make chaos` is read from the files of Spark and of the brokers."""
 
 import json
+import struct
 import time
 from pathlib import Path
 
 import pytest
-from chaos.collect import conversions, expulsions_by_brokers, joins, planned_batches
-from chaos.evidence import Join, Span
+from chaos.collect import commit_of, conversions, expulsions_by_brokers, joins, planned_batches
+from chaos.evidence import Commit, Join, Span
 
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
 from spark_kgroup.model import TopicPartition
+from spark_kgroup.seat_note import Author, SeatNote
 
 TP = TopicPartition("orders", 0)
 SERVER_LOG = """\
@@ -95,3 +97,25 @@ def test_evidence_of_a_members_log_is_when_each_seat_joined_anew(tmp_path: Path)
     )
     assert list(joins(log)) == [Join("main-0", 12.5), Join("main-1", 14.25)]
     assert list(joins(tmp_path / "of a query that never ran")) == []
+
+
+def text(value: str) -> bytes:
+    return struct.pack(">h", len(value)) + value.encode()
+
+
+@pytest.mark.parametrize(
+    ("metadata", "by_us"),
+    [
+        (SeatNote(member="main-0-5fa0c6d2", at_ms=1).encode(), True),
+        (Author(app="f00d", run=3, seat=0).encode("topic id"), True),
+        ("", False),
+        ("kept by librdkafka", False),
+    ],
+)
+def test_evidence_of_the_groups_log_is_each_commit_and_whether_a_seat_made_it(metadata: str, by_us: bool) -> None:
+    key = struct.pack(">h", 1) + text("chaos") + text("orders") + struct.pack(">i", 0)
+    value = struct.pack(">hqi", 3, 7, -1) + text(metadata) + struct.pack(">q", 1_000)
+    assert commit_of("chaos", key, value, 9.0) == Commit(TP, 7, 9.0, by_us)
+    assert commit_of("chaos", key, None, 9.0) is None, "an offset that was deleted"
+    assert commit_of("other", key, value, 9.0) is None
+    assert commit_of("chaos", struct.pack(">h", 2) + text("chaos"), value, 9.0) is None, "the group's members"

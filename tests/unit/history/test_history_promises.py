@@ -215,6 +215,11 @@ def test_a_recreated_topic_begins_anew() -> None:
     assert broken(second_life(range(3))) == []
 
 
+def test_another_client_may_commit_out_of_order() -> None:
+    committed = [commit(0), commit(12), commit(8, 14.0)._replace(by_us=False), commit(COUNT)]
+    assert broken(replace(SOUND, committed=committed)) == []
+
+
 def test_a_loss_in_the_second_life_of_a_topic_is_found() -> None:
     assert broken(second_life([0, 2])) == ["no record is lost", "commits are not ahead"]
 
