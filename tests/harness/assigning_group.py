@@ -5,9 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kio.schema.errors import ErrorCode as KioErrorCode
-from kio.schema.heartbeat.v4 import HeartbeatRequest, HeartbeatResponse
-from kio.schema.join_group.v9 import JoinGroupRequest
-from kio.schema.sync_group.v5 import SyncGroupRequest
+from kio.schema.heartbeat.v4 import HeartbeatResponse
 
 from harness.fake_broker import NO_THROTTLE, FakeBroker
 from harness.sessions import joined, session_of, synced
@@ -17,6 +15,7 @@ from spark_kgroup.runtime.session import Session
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.consumer_protocol import encode_subscription
+from spark_kgroup.wire.messages import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from spark_kgroup.wire.responses import ClusterMetadata
 
 T0 = TopicPartition("t", 0)

@@ -12,7 +12,6 @@ import pytest
 from harness.kafka import produce
 from harness.runtime import options_of, owned, settings_of
 from harness.waiting import wait_for
-from kio.schema.heartbeat.v4 import HeartbeatRequest
 
 from pyspark_kgroup.driver.boundary import idle_check
 from pyspark_kgroup.driver.boundary.boundary import Boundary
@@ -23,7 +22,7 @@ from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.connection import Connection
-from spark_kgroup.wire.messages import Request, Response
+from spark_kgroup.wire.messages import HeartbeatRequest, Request, Response
 
 Run = Callable[..., tuple[GroupRuntime, Boundary]]
 

@@ -27,9 +27,6 @@ from harness.classic_driver import (
 )
 from harness.fake_broker import on_a_loop, until
 from harness.sessions import joined, running, session_of, synced
-from kio.schema.heartbeat.v4 import HeartbeatRequest
-from kio.schema.join_group.v9 import JoinGroupRequest
-from kio.schema.sync_group.v5 import SyncGroupRequest
 
 from spark_kgroup.assignors import NAMES, assignor
 from spark_kgroup.errors import GroupRejected
@@ -50,6 +47,7 @@ from spark_kgroup.wire.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
+from spark_kgroup.wire.messages import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
 WANTED = Subscription(topics=("orders",))
 JOIN = contract.JoinRequest(

@@ -8,7 +8,6 @@ import pytest
 from harness.fake_broker import NO_THROTTLE, until
 from harness.fake_cluster import A0, A1, B0, BrokerWorld, in_a_world
 from harness.sessions import joined, synced
-from kio.schema.describe_groups.v5 import DescribeGroupsRequest
 from kio.schema.errors import ErrorCode as KioErrorCode
 
 from spark_kgroup.model import Subscription, TopicPartition
@@ -17,6 +16,7 @@ from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.consumer_protocol import encode_subscription
+from spark_kgroup.wire.messages import DescribeGroupsRequest
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from harness.fake_cluster import WHO, BrokerWorld, in_a_world
 from kio.schema.errors import ErrorCode as KioErrorCode
-from kio.schema.offset_commit.v8 import OffsetCommitRequest
 
 from spark_kgroup import rights
 from spark_kgroup.errors import BrokerError
@@ -18,6 +17,7 @@ from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.runtime import commits as commits_module
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.wire.messages import OffsetCommitRequest
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 

@@ -12,7 +12,6 @@ from harness.fake_broker import HUNG_UP, NO_THROTTLE, RANGES, until
 from harness.fake_cluster import A0, A1, TOPIC_ID, BrokerWorld, in_a_world
 from harness.offsets import offsets_alone
 from kio.schema.errors import ErrorCode as KioErrorCode
-from kio.schema.offset_fetch.v8 import OffsetFetchRequest
 from kio.static.primitive import i32, i32Timedelta
 
 from spark_kgroup.errors import GroupRejected
@@ -21,6 +20,7 @@ from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.topic_pattern import TopicPattern
 from spark_kgroup.wire import messages
+from spark_kgroup.wire.messages import OffsetFetchRequest
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 

@@ -10,7 +10,6 @@ from harness.fake_broker import NO_THROTTLE, until
 from harness.fake_cluster import A0, B0, BrokerWorld, in_a_world
 from harness.sessions import joined
 from kio.schema.errors import ErrorCode as KioErrorCode
-from kio.schema.heartbeat.v4 import HeartbeatRequest
 
 from spark_kgroup.member import contract
 from spark_kgroup.model import ErrorCode, Subscription, TopicPartition
@@ -19,6 +18,7 @@ from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.consumer_protocol import decode_assignment, encode_subscription
+from spark_kgroup.wire.messages import HeartbeatRequest
 from spark_kgroup.wire.responses import ClusterMetadata
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")

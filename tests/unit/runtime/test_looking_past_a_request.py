@@ -11,18 +11,20 @@ import pytest
 from harness.fake_broker import HUNG_UP, NO_THROTTLE, on_a_loop, until
 from harness.fake_cluster import A0, BrokerWorld
 from harness.sessions import joined, running, session_of, synced
-from kio.schema.describe_groups.v5 import DescribeGroupsRequest
 from kio.schema.errors import ErrorCode as KioErrorCode
-from kio.schema.find_coordinator.v4 import FindCoordinatorRequest
-from kio.schema.leave_group.v5 import LeaveGroupRequest
 from kio.schema.leave_group.v5.response import MemberResponse
-from kio.schema.sync_group.v5 import SyncGroupRequest
 
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember, State
 from spark_kgroup.model import ErrorCode, GroupMember, Subscription
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.wire import messages
+from spark_kgroup.wire.messages import (
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 

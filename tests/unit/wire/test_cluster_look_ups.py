@@ -10,13 +10,7 @@ import pytest
 from harness.fake_broker import HUNG_UP, NO_THROTTLE, RANGES, Raw, until
 from harness.fake_cluster import A0, A1, B0, WHO, BrokerWorld, in_a_world
 from harness.offsets import offsets_alone
-from kio.schema.consumer_group_describe.v0 import ConsumerGroupDescribeRequest as ConsumerGroupDescribeRequestV0
-from kio.schema.consumer_group_describe.v1 import ConsumerGroupDescribeRequest
 from kio.schema.errors import ErrorCode as KioErrorCode
-from kio.schema.find_coordinator.v4 import FindCoordinatorRequest
-from kio.schema.list_groups.v5 import ListGroupsRequest
-from kio.schema.offset_commit.v8 import OffsetCommitRequest
-from kio.schema.offset_fetch.v8 import OffsetFetchRequest
 from kio.schema.offset_fetch.v8.response import (
     OffsetFetchResponseGroup,
 )
@@ -36,6 +30,14 @@ from spark_kgroup.wire import cluster as cluster_module
 from spark_kgroup.wire import committed as committed_module
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.cluster import ListedOffset
+from spark_kgroup.wire.messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeRequestV0,
+    FindCoordinatorRequest,
+    ListGroupsRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+)
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode as KioErrorCode
-from kio.schema.heartbeat.v4 import HeartbeatRequest
 from kio.schema.join_group.v9.response import JoinGroupResponseMember
 from kio.schema.metadata.v12.response import MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic
 from kio.schema.types import BrokerId, TopicName
@@ -23,6 +22,7 @@ from spark_kgroup.errors import ProtocolViolation
 from spark_kgroup.model import ErrorCode, MemberIdentity, TopicPartition
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.codec import correlation_id_of, decode_entity, decode_response, encode_entity, encode_request
+from spark_kgroup.wire.messages import HeartbeatRequest
 from spark_kgroup.wire.responses import metadata_of
 
 RESPONSES = sorted(messages.RESPONSE_OF.values(), key=lambda kind: (kind.__name__, kind.__version__))

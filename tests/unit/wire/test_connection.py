@@ -16,7 +16,6 @@ import pytest
 from harness.fake_broker import HUNG_UP, NO_THROTTLE, RANGES, FakeBroker, Raw, api_versions_response, on_a_loop, until
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.schema.find_coordinator.v4.response import Coordinator
-from kio.schema.heartbeat.v4 import HeartbeatRequest
 from kio.schema.metadata.v12.response import MetadataResponsePartition, MetadataResponseTopic
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
@@ -37,6 +36,7 @@ from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.codec import decode_response, encode_entity
 from spark_kgroup.wire.connection import Connection
+from spark_kgroup.wire.messages import HeartbeatRequest
 from spark_kgroup.wire.security.settings import Send
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")

@@ -6,7 +6,6 @@ import pytest
 from harness.fake_broker import FakeBroker, until
 from harness.fake_cluster import A0, A1, B0, BrokerWorld, in_a_world
 from kio.schema.errors import ErrorCode as KioErrorCode
-from kio.schema.offset_fetch.v8 import OffsetFetchRequest
 
 from spark_kgroup.errors import BrokerError, RequestTimedOut, UnknownTopic, WireError
 from spark_kgroup.model import ErrorCode, TopicPartition
@@ -14,6 +13,7 @@ from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.cluster import Cluster
 from spark_kgroup.wire.listing import OffsetListing
+from spark_kgroup.wire.messages import OffsetFetchRequest
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 

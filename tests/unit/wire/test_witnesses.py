@@ -6,8 +6,6 @@ from uuid import UUID
 import pytest
 from harness.fake_broker import until
 from harness.fake_cluster import A0, A1, TOPIC_ID, WHO, BrokerWorld, in_a_world
-from kio.schema.describe_configs.v4 import DescribeConfigsRequest
-from kio.schema.find_coordinator.v4 import FindCoordinatorRequest
 
 from spark_kgroup.errors import BrokerError, ConnectionFailed, Disconnected, UnknownTopic, WireError
 from spark_kgroup.limits import TOPIC_GONE_AFTER_MS, WITNESS_MAX_AGE_MS
@@ -18,6 +16,7 @@ from spark_kgroup.wire import brokers as brokers_module
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.cluster import Cluster
+from spark_kgroup.wire.messages import DescribeConfigsRequest, FindCoordinatorRequest
 from spark_kgroup.wire.witnesses import Denials, Witnesses
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from kio.schema.api_versions.v3.response import ApiVersion
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v9.request import MetadataRequest
-from kio.schema.sasl_authenticate.v2 import SaslAuthenticateRequest
-from kio.schema.sasl_handshake.v1 import SaslHandshakeRequest
 from kio.schema.types import BrokerId, TopicName
 from kio.serial import entity_reader
 from kio.static.primitive import i8, i16, i32, i32Timedelta, i64, i64Timedelta
@@ -25,6 +23,7 @@ from pyspark_kgroup.executor.native.decode import Unusual
 from pyspark_kgroup.executor.native.fetch_messages import Batches, Bounds, Fetched, Wanted
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.codec import encode_entity
+from spark_kgroup.wire.messages import SaslAuthenticateRequest, SaslHandshakeRequest
 
 ID_A, ID_B = UUID(int=0xA), UUID(int=0xB << 100)
 WANTED = [
