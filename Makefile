@@ -154,8 +154,7 @@ test-all: setup  ## everything, for hours; its last result is tests/LAST_FULL_RU
 
 # Where the decoder has no binary for a platform, all is read with librdkafka, as `reader=librdkafka` says.
 WITHOUT_DECODER := $(CURDIR)/.build/without-decoder
-READS_AS_EVER   := tests/kafka/test_odd_logs.py tests/kafka/test_sidecar_reads.py tests/kafka/test_data_loss.py \
-  tests/kafka/test_reads_through_an_outage.py
+READS_AS_EVER   := tests/kafka/test_odd_logs.py tests/kafka/test_data_loss.py tests/kafka/test_reads_through_an_outage.py
 QUERIES_AS_EVER := tests/spark/test_rows_are_the_topic.py tests/spark/test_data_loss_in_queries.py
 LOAD_DECODER    := from pyspark_kgroup.executor.native.library import load
 

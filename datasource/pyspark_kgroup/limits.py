@@ -250,11 +250,12 @@ READ_SILENCE_WARNED_MS: Final = 10_000
 """How long a read gets no data until its worker warns and names the silent source. It waits on, up to its bound of
 5 min (ours: as long as a seat that waits for the group)."""
 
+SEAT_SERVER_REST_MS: Final = 30_000
+"""How long workers read a seat directly after its server could not fetch it natively (`Unusual`, ours): longer than an
+election takes, short beside the life of a query."""
+
 SEAT_SERVER_LOOK_S: Final = 0.1
 """How long a read waits for more records before it looks at positions, and hands over those that it has (ours)."""
-
-SEAT_SERVER_QUEUE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Most bytes that a seat's consumer holds in librdkafka's queue, out of the seat's share of `prefetchBytes`."""
 
 # ------------------------------------------------------------------------------------------------------ the own fetcher
 
@@ -284,10 +285,6 @@ FETCH_UNDECODED_BYTES_MAX: Final = 256 * 1024
 """How much of a partition waits until it is decoded ahead: an Arrow batch costs as much as 1,000 records of 100 B
 (measured: 100 us), and at 1,000 records/s a few come at a time."""
 
-NATIVE_RETRY_MS: Final = 60_000
-"""How long a seat's server fetches with librdkafka after the native fetcher gave up (`Unusual`, ours): longer than an
-election or the restart of a broker takes, short beside the life of a query."""
-
 FETCH_IDLE_WAIT_MS: Final = 500
 """How long a broker waits for the first record when there is none. Kafka: fetch.max.wait.ms, 500 ms."""
 
@@ -305,8 +302,8 @@ FETCH_SILENCE_MS: Final = 10_000
 `SEAT_SERVER_SILENCE_MS`)."""
 
 FETCH_AWAITED_MS: Final = SEAT_SERVER_STALL_MS // 2
-"""How long a read of a seat's server waits for a broker's bytes, connection included: the other half of its time is
-librdkafka's."""
+"""How long a read of a seat's server waits for a broker's bytes, connection included, while it has records of other
+brokers to send (ours)."""
 
 FETCH_TURN_MS: Final = 10
 """How long one answer is received until other brokers have their turn (ours): a hundred times the cost of a turn, and

@@ -223,7 +223,6 @@ def test_memory_for_records_fetched_ahead_is_bounded(apache_kafka: ApacheKafka, 
         for end in range(100, 3_000, 100):
             query.run(executor, spans(end - 100 if end > 100 else 10, end))
         assert ready(query) > 0
-        # librdkafka takes 0.4 KB for each record of 100 B that waits in its queue, half of the budget
         assert anonymous_bytes(server) < small + 8 * budget
         # records further on in the first partition must not take the room of the other partitions
         rows = query.run(executor, {**spans(2_900, RECORDS), 0: (2_900, 3_000)})
@@ -252,6 +251,36 @@ def test_a_seat_that_has_moved_has_no_server_any_more(query: Query, executor: Ex
         assert sorted(rows) == directly(query, number * 100, number * 100 + 100)
     wait_for(lambda: query.registry.counts().warm_reads == reads + 4, "all to be served by the seats' servers", 10)
     assert len(seat_servers_of(sidecar)) == 2
+
+
+# ------------------------------------------------------------------------------------- seats that are not fetched ahead
+
+
+def test_with_librdkafka_nothing_is_fetched_ahead_and_workers_read_directly(
+    apache_kafka: ApacheKafka, topic: str, executor: Executor
+) -> None:
+    seats = {"seat-0": [0, 1], "seat-1": [2, 3]}
+    with Query(apache_kafka.bootstrap_servers, topic, seats, reader="librdkafka") as query:
+        for first in (0, 500):
+            assert sorted(query.run(executor, spans(first, first + 500))) == directly(query, first, first + 500)
+        wait_for(lambda: query.registry.counts().direct_reads == 4, "all reads to be counted", 10)
+        assert query.registry.counts().warm_reads == 0
+        (sidecar,) = sidecars_of(query, executor)
+        assert seat_servers_of(sidecar) == []
+
+
+def test_a_seat_that_its_server_cannot_fetch_is_read_by_the_worker_at_once_and_for_a_while(
+    apache_kafka: ApacheKafka, topic: str, executor: Executor
+) -> None:
+    """The driver does not know who leads its partitions: librdkafka finds out."""
+    seats = {"seat-0": range(PARTITIONS)}
+    with Query(apache_kafka.bootstrap_servers, topic, seats, leaders=lambda *_: {}) as query:
+        assert sorted(query.run(executor, spans(0, 500))) == directly(query, 0, 500)
+        (sidecar,) = sidecars_of(query, executor)
+        wait_for(lambda: seat_servers_of(sidecar) == [], "the server to end", 10)
+        assert sorted(query.run(executor, spans(500, 1_000))) == directly(query, 500, 1_000)
+        wait_for(lambda: query.registry.counts().direct_reads == 1, "the second read to be counted", 10)
+        assert query.registry.counts().warm_reads == 0
 
 
 # ------------------------------------------------------------------------------------------- two executors, or none

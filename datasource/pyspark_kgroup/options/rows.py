@@ -399,7 +399,8 @@ READER: Option[Reader] = Option(
     shown="native",
     range="native or librdkafka",
     effect="The library that fetches and decodes records. native takes a fraction of the CPU. It leaves unusual "
-    "records to librdkafka in the midst of a read, and the executor's log has the reason.",
+    "records to librdkafka in the midst of a read, and the executor's log has the reason. With librdkafka, tasks read "
+    "directly: nothing is fetched ahead.",
     origin="ours",
     acts="executor",
     read=lambda text: cast("Reader", one_of("native", "librdkafka")(text)),
@@ -411,7 +412,8 @@ PREFETCH_BYTES = Option(
     shown=f"{PREFETCH_BYTES_PER_EXECUTOR} bytes",
     range=f"0, or {PREFETCH_BYTES_MIN} to {LONG_MAX} bytes",
     effect="How much of this query each executor fetches and converts ahead of the next micro-batch, for all of the "
-    "query's seats there together. 0 turns this off: every task opens its own consumer.",
+    "query's seats there together. 0 turns this off: every task opens its own consumer. "
+    "With reader=librdkafka this has no effect.",
     origin="ours; as librdkafka's queued.max.messages.kbytes",
     acts="executor",
     read=zero_or_number(PREFETCH_BYTES_MIN, LONG_MAX),

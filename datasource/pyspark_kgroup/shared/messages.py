@@ -20,6 +20,7 @@ Runs on: both. Pure.
     sidecar      registry         Served                -       a worker's, or for its seats' servers
     sidecar      seats' process   StartSeatServer       -       with the sockets of a seat's new server
     sidecar      seat's server    Serve                 Finished | WorkerGone       with the worker's socket
+    seat's server  sidecar        CannotFetch           -       at any time, before it ends
 
 A message travels as a JSON object: `op` names its type, and it has exactly the fields of that type, by their own names.
 Only `id` may be beside them: the sender chooses it, and the registry's answer has it too, since a sidecar asks for
@@ -319,7 +320,6 @@ class StartSeatServer:
     op: ClassVar[str] = "host"
     seat: str
     config: Mapping[str, str] = field(repr=False)
-    reader: Reader
     headers: bool
     timestamps: bool
 
@@ -354,6 +354,14 @@ class WorkerGone:
     op: ClassVar[str] = "worker-gone"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CannotFetch:
+    """The server cannot fetch what its seat owns, and ends: workers read the seat directly for a while."""
+
+    op: ClassVar[str] = "cannot-fetch"
+    reason: str
+
+
 QueryMessage = (
     Hello
     | Welcome
@@ -379,6 +387,7 @@ QueryMessage = (
     | Serve
     | Finished
     | WorkerGone
+    | CannotFetch
 )
 
 _TYPES: Final[Mapping[str, type[QueryMessage]]] = {type_.op: type_ for type_ in get_args(QueryMessage)}

@@ -28,12 +28,13 @@ from typing import Final, Literal, NoReturn
 import pyarrow as pa
 
 from pyspark_kgroup.errors import ChannelEnded
+from pyspark_kgroup.executor.native.decode import Unusual
 from pyspark_kgroup.executor.sidecar.prefetch_buffer import PrefetchBuffer
 from pyspark_kgroup.executor.sidecar.seat_server import SeatServer, prefetcher_of
 from pyspark_kgroup.executor.sidecar.sidecar_link import Link
 from pyspark_kgroup.limits import CHANNEL_SEND_MS
 from pyspark_kgroup.shared.channel import Frames, frame
-from pyspark_kgroup.shared.messages import StartSeatServer, parse, to_json
+from pyspark_kgroup.shared.messages import CannotFetch, StartSeatServer, parse, to_json
 from pyspark_kgroup.shared.tickets import ReadSettings
 
 log = logging.getLogger(__name__)
@@ -142,7 +143,6 @@ class SeatProcesses:
         host = StartSeatServer(
             seat=seat,
             config=settings.consumer_config,
-            reader=settings.reader,
             headers=settings.include_headers,
             timestamps=settings.include_timestamps,
         )
@@ -235,11 +235,10 @@ def _host_seats(control: socket.socket) -> None:
 
 
 def _serve(host: StartSeatServer, control: socket.socket, share: PrefetchQuota) -> None:
-    """Be the server of one seat, until the sidecar hangs up or the prefetcher cannot go on."""
+    """Be the server of one seat, until the sidecar hangs up or the seat cannot be fetched natively."""
     _name_thread(f"seat {host.seat}"[-15:])
     settings = ReadSettings(
         consumer_config=host.config,
-        reader=host.reader,
         include_headers=host.headers,
         include_timestamps=host.timestamps,
     )
@@ -253,6 +252,9 @@ def _serve(host: StartSeatServer, control: socket.socket, share: PrefetchQuota) 
             prefetcher.close()
     except (BrokenPipeError, ConnectionResetError):
         log.debug("the sidecar has let seat %s go in the midst of a read", host.seat)
+    except Unusual as unusual:
+        with suppress(OSError):  # the sidecar has hung up
+            control.sendall(frame(to_json(CannotFetch(reason=unusual.reason))))
     except Exception as problem:
         log.warning(
             "The server of seat %s ends: %r. Its worker goes on, and the next read starts another.", host.seat, problem

@@ -1,11 +1,11 @@
 """The server of one seat: it fetches and converts records ahead of the next batch (`prefetcher`), and serves reads.
 
-Runs on: executor, in a fork of the `sidecar` (`seat_processes`). One thread (and librdkafka's own, where it fetches).
+Runs on: executor, in a fork of the `sidecar` (`seat_processes`). One thread.
 
 The sidecar asks it for ranges of offsets, and hands it the socket of the worker that reads them. The server sends that
-worker record batches (`batch_stream`). Where the native fetcher gives up, librdkafka fetches, in the midst of a read as
-well. If librdkafka cannot either, that is no error here: the server ends, the worker reads the rest directly, by the
-rules of `range_reader`, and the next read starts another server.
+worker record batches (`batch_stream`). Records or answers that the native reader leaves to librdkafka (`Unusual`) are
+no error here: the server ends, in the midst of a read as well. Its worker reads the rest directly, by the rules of
+`range_reader`, and so do the seat's workers for a while (`SEAT_SERVER_REST_MS`). Then a read starts another server.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from pyspark_kgroup.executor.batch_stream import BatchSender
 from pyspark_kgroup.executor.native.decode import Unusual
 from pyspark_kgroup.executor.native.means import native_means
 from pyspark_kgroup.executor.read.read_sizes import ReadSizes
-from pyspark_kgroup.executor.sidecar.native_prefetcher import NativePrefetcher
 from pyspark_kgroup.executor.sidecar.prefetch_buffer import PrefetchBuffer
-from pyspark_kgroup.executor.sidecar.prefetcher import CannotServe, NativeFirst, Prefetcher
+from pyspark_kgroup.executor.sidecar.prefetcher import Prefetcher
 from pyspark_kgroup.limits import ARROW_BATCH_ROWS_MAX, FETCH_JOINED_BYTES_MAX, FETCH_LARGE_BYTES, SEAT_SERVER_STALL_MS
 from pyspark_kgroup.shared.arrow import rebatch
 from pyspark_kgroup.shared.channel import Frames, frame
@@ -47,38 +46,17 @@ def prefetcher_of(ahead: PrefetchBuffer, share: Callable[[], int], settings: Rea
         ahead: the buffer that it fills.
         share: how many bytes the seat may hold ahead by now.
         settings: how to read.
+
+    Raises:
+        Unusual: as `native_means`.
     """
-
-    def librdkafka() -> Prefetcher:
-        # Imported here: it brings asyncio with it, and mostly the native prefetcher does it all.
-        from pyspark_kgroup.executor.sidecar.librdkafka_prefetcher import LibrdkafkaPrefetcher
-
-        return LibrdkafkaPrefetcher(
-            ahead,
-            share,
-            settings.consumer_config,
-            include_headers=settings.include_headers,
-            include_timestamps=settings.include_timestamps,
-        )
-
-    if settings.reader == "librdkafka":
-        return librdkafka()
-    try:
-        means = native_means(settings)
-    except Unusual as unusual:
-        unusual.tell()
-        return librdkafka()
-
-    def native() -> Prefetcher:
-        return NativePrefetcher(
-            ahead,
-            share,
-            *means,
-            include_headers=settings.include_headers,
-            include_timestamps=settings.include_timestamps,
-        )
-
-    return NativeFirst(native, librdkafka)
+    return Prefetcher(
+        ahead,
+        share,
+        *native_means(settings),
+        include_headers=settings.include_headers,
+        include_timestamps=settings.include_timestamps,
+    )
 
 
 class SeatServer:
@@ -102,7 +80,7 @@ class SeatServer:
         """Serve one read after the other, and fetch ahead between them.
 
         Raises:
-            CannotServe: a partition cannot be read, or no record came for too long.
+            Unusual: a partition cannot be fetched natively, or no record came for too long.
             ChannelEnded: the sidecar sent a message that is no request to serve.
         """
         while True:
@@ -144,7 +122,7 @@ class SeatServer:
         If the worker has gone, no rows are reported: the reader of the rest counts its own.
 
         Raises:
-            CannotServe: the prefetcher cannot go on.
+            Unusual: as `run`.
         """
         owned = {TopicPartition(at.topic, at.partition): at.offset for at in request.owned}
         tags = {TopicPartition(at.topic, at.partition): at.tag for at in request.owned}
@@ -153,8 +131,8 @@ class SeatServer:
         starts = {TopicPartition(r.topic, r.partition): r.start_offset for r in request.ranges}
         ends = {TopicPartition(r.topic, r.partition): r.end_offset for r in request.ranges}
         finished = False
-        self._prefetcher.settle()
         try:
+            self._prefetcher.settle()
             self._forget_changed(tags)
             self._take_on(owned | starts, leaders)
             outlet = BatchSender(worker)
@@ -209,7 +187,7 @@ class SeatServer:
             ends: partition -> one past the last offset.
 
         Raises:
-            CannotServe: no record came for too long.
+            Unusual: as `run`.
         """
         gathered = _Gathered()
         progress, progress_at_s = self._progress(ends), time.monotonic()
@@ -218,13 +196,17 @@ class SeatServer:
             unread = {tp: end for tp, end in ends.items() if self._ahead.next_offset(tp) < end}
             if not unread:
                 break
-            self._prefetcher.fetch(unread)
+            try:
+                self._prefetcher.fetch(unread)
+            except Unusual:
+                yield from gathered.flush()  # else the worker would fetch these rows again
+                raise
             fetched = self._ahead.take(ends)
             now_s, now_progress = time.monotonic(), self._progress(ends)
             if now_progress > progress:
                 progress, progress_at_s = now_progress, now_s
             elif now_s > progress_at_s + SEAT_SERVER_STALL_MS / 1000:
-                raise CannotServe(f"nothing came for {SEAT_SERVER_STALL_MS / 1000:.0f} s from {next(iter(unread))}")
+                raise Unusual(f"nothing came for {SEAT_SERVER_STALL_MS / 1000:.0f} s from {next(iter(unread))}")
             elif gathered.since_s is not None:
                 yield from gathered.flush()
             if gathered.since_s is not None and now_s > gathered.since_s + _SLOW_S:

@@ -13,11 +13,12 @@ from typing import Literal
 from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.executor.sidecar.seat_processes import PrefetchQuota, SeatProcesses, Server
 from pyspark_kgroup.executor.sidecar.sidecar_link import Link, RegistryLink
-from pyspark_kgroup.limits import CHANNEL_HANDSHAKE_MS, SIDECAR_HEARTBEAT_MS
+from pyspark_kgroup.limits import CHANNEL_HANDSHAKE_MS, SEAT_SERVER_REST_MS, SIDECAR_HEARTBEAT_MS
 from pyspark_kgroup.shared.messages import (
     AddQuery,
     Bind,
     Bound,
+    CannotFetch,
     Finished,
     Heartbeat,
     Hello,
@@ -81,6 +82,8 @@ class SidecarQuery:
         self._processes = processes
         self._share = PrefetchQuota()
         self._servers: dict[str, Server] = {}
+        self._rests_until_s: dict[str, float] = {}  # seats that cannot be fetched natively for now
+        self._warned: set[str] = set()
         self._reads_as: Read | None = None  # the last request of this executor's own workers
         self._asked_at_s = time.monotonic()
         self._tasks = TaskSet(self._on_failure)
@@ -227,14 +230,19 @@ class SidecarQuery:
     # ------------------------------------------------------------------------------------------------------ servers
 
     def _idle_server(self, name: str, request: Read) -> Server | None:
-        """The seat's server, started if there is none, or None if it is busy, about to end, or cannot be started."""
-        if self._over.done():
+        """The seat's server, started if there is none.
+
+        Returns:
+            None if workers are to read directly: it is busy, about to end or cannot be started, the seat could not be
+            fetched natively a while ago, or is not to be.
+        """
+        rests = time.monotonic() < self._rests_until_s.get(name, 0.0)
+        if self._over.done() or rests or request.reader != "native":
             return None
         if name not in self._servers:
             self._divide(len(self._servers) + 1)  # BEFORE the server starts, since it looks at its share then
             settings = ReadSettings(
                 consumer_config=request.config,
-                reader=request.reader,
                 include_headers=request.headers,
                 include_timestamps=request.timestamps,
             )
@@ -262,12 +270,27 @@ class SidecarQuery:
                         await self._registry.report(served)
                     case WorkerGone():
                         server.busy = False
+                    case CannotFetch(reason=reason):
+                        self._let_rest(name, reason)
                     case other:
                         raise ChannelEnded(f"A seat's server sent a {type(other).__name__}.")
         except ChannelEnded:
             log.debug("the server of seat %s has ended", name)
         finally:
             self._let_go(name)
+
+    def _let_rest(self, name: str, reason: str) -> None:
+        """A seat's server cannot fetch natively, and ends. Each reason is a warning once, since it may last."""
+        self._rests_until_s[name] = time.monotonic() + SEAT_SERVER_REST_MS / 1000
+        level = logging.DEBUG if reason in self._warned else logging.WARNING
+        self._warned.add(reason)
+        log.log(
+            level,
+            "Nothing is fetched ahead for seat %s, and its workers read directly, for %d s: %s.",
+            name,
+            SEAT_SERVER_REST_MS / 1000,
+            reason,
+        )
 
     def _let_go(self, name: str) -> None:
         server = self._servers.pop(name)

@@ -14,6 +14,7 @@ from pyspark_kgroup.shared.messages import (
     AddQuery,
     Bind,
     Bound,
+    CannotFetch,
     CannotStart,
     Durable,
     Finished,
@@ -68,7 +69,7 @@ EXAMPLES: list[QueryMessage] = [
     Durable(query="q", end="0a"),
     AddQuery(query="q", prefetch_bytes=1, idle_ms=2, tells_sizes=True),
     UnknownQuery(),
-    StartSeatServer(seat="g-0", config={"sasl.password": "hush"}, reader="librdkafka", headers=True, timestamps=False),
+    StartSeatServer(seat="g-0", config={"sasl.password": "hush"}, headers=True, timestamps=False),
     Ready(),
     CannotStart(reason="nobody is there"),
     Read(
@@ -81,6 +82,7 @@ EXAMPLES: list[QueryMessage] = [
     Serve(ranges=RANGES, owned=OWNED, tells_sizes=False),
     Finished(rows=10, ready=0, sizes=()),
     WorkerGone(),
+    CannotFetch(reason="t-0: an old format"),
 ]
 ODD: list[Any] = [None, True, 1, 1.5, 2**63, -(2**70), "x", [], [1], ["x"], [[]], [["t", 0, 1]], {}, {"a": 1}]
 ODD += [[["t", 0, 1, None]], [["t", 0, "1", 2]], [["t", True, 1, 2]], [["t", 0, 1, 2]], [["t", 0, 1, 2, 3]], {"a": "b"}]

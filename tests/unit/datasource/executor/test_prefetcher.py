@@ -1,6 +1,7 @@
 """A seat server's fetches ahead over connections of its own, and when it leaves them to librdkafka."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping
 from ctypes import CDLL
 from typing import Any
 
@@ -13,16 +14,14 @@ from pyspark_kgroup.executor.native import fetched_log
 from pyspark_kgroup.executor.native.connection_security import ConnectionSecurity
 from pyspark_kgroup.executor.native.decode import Unusual
 from pyspark_kgroup.executor.native.fetch_settings import FetchSettings
-from pyspark_kgroup.executor.sidecar import native_prefetcher
-from pyspark_kgroup.executor.sidecar.native_prefetcher import NativePrefetcher
+from pyspark_kgroup.executor.sidecar import prefetcher
 from pyspark_kgroup.executor.sidecar.prefetch_buffer import PrefetchBuffer
-from pyspark_kgroup.executor.sidecar.prefetcher import CannotServe, NativeFirst, Readable
+from pyspark_kgroup.executor.sidecar.prefetcher import Prefetcher
 from pyspark_kgroup.limits import (
     FETCH_BUSY_BYTES_MIN,
     FETCH_BYTES_MAX,
     FETCH_BYTES_MIN,
     FETCH_IDLE_WAIT_MS,
-    NATIVE_RETRY_MS,
     PREFETCH_BYTES_MIN,
 )
 from pyspark_kgroup.shared.tickets import Leader
@@ -38,13 +37,9 @@ class Seat:
     def __init__(self, library: CDLL, share: int = PLENTY, *, read_committed: bool = False) -> None:
         self.ahead = PrefetchBuffer()
         settings = FetchSettings.of({"isolation.level": "read_committed"} if read_committed else {})
-        self._parts = (self.ahead, lambda: share, library, settings, ConnectionSecurity())
-        self.prefetcher = self.native()
+        parts = (self.ahead, lambda: share, library, settings, ConnectionSecurity())
+        self.prefetcher = Prefetcher(*parts, include_headers=False)
         self.waits = 0  # how often a read had to fetch
-
-    def native(self) -> NativePrefetcher:
-        """A new prefetcher that has only the spans of the last one."""
-        return NativePrefetcher(*self._parts, include_headers=False)
 
     def begin(self, leader: Leader | None, *partitions: TopicPartition, offset: int = 0) -> None:
         for tp in partitions:
@@ -256,7 +251,7 @@ def test_a_large_answer_that_decompresses_to_more_than_the_room_is_kept_as_far_a
     library: CDLL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """20 MB, which are decoded between two reads as if they had not been worth the wait."""
-    monkeypatch.setattr(native_prefetcher, "FETCH_UNDECODED_BYTES_MAX", 1)
+    monkeypatch.setattr(prefetcher, "FETCH_UNDECODED_BYTES_MAX", 1)
     seat = Seat(library, share=PREFETCH_BYTES_MIN)
     logs = {at: compressed_log(at, 100_000) for at in range(200)}
     with FetchBroker(answering(lambda _, at: logs.get(at, b""))) as broker:
@@ -283,7 +278,7 @@ def test_a_read_of_many_partitions_makes_no_more_of_one_answer_than_the_decoder_
     library: CDLL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """10 partitions of 2 MB each, 4 MB at a time. Answers that are not decoded are fetched again."""
-    monkeypatch.setattr(native_prefetcher, "DECODED_BYTES_MAX", 2 * FETCH_BYTES_MAX)
+    monkeypatch.setattr(prefetcher, "DECODED_BYTES_MAX", 2 * FETCH_BYTES_MAX)
     all_of_them = [TopicPartition("t", number) for number in range(10)]
     seat = Seat(library, share=0)
     logs = {at: compressed_log(at, 10_000) for at in range(200)}
@@ -404,100 +399,31 @@ def test_a_connection_that_ends_while_nothing_is_asked_is_opened_anew(library: C
     seat.prefetcher.close()
 
 
-# ------------------------------------------------------------------------------------------------------ native first
+# ----------------------------------------------------------------------------------------- what is left to librdkafka
 
 
-class Librdkafka:
-    """Stands for librdkafka: each `fetch` brings all records that are wanted, as far as a caller sees."""
-
-    def __init__(self, ahead: PrefetchBuffer) -> None:
-        self.ahead = ahead
-        self.began: dict[TopicPartition, int] = {}
-        self.closed = False
-
-    def begin(self, leaders: Mapping[TopicPartition, Leader | None]) -> None:
-        self.began |= {tp: self.ahead.next_offset(tp) for tp in leaders if tp not in self.began}
-
-    def end(self, partitions: Collection[TopicPartition]) -> None:
-        for tp in partitions:
-            self.began.pop(tp, None)
-
-    def settle(self) -> None:
-        pass
-
-    def go_on(self) -> float | None:
-        return 0.01
-
-    def connections(self) -> Sequence[Readable]:
-        return ()
-
-    def take(self) -> None:
-        pass
-
-    def fetch(self, unread: Mapping[TopicPartition, int]) -> None:
-        for tp, end in unread.items():
-            self.ahead.advance(tp, end)
-
-    def close(self) -> None:
-        self.closed = True
+def fetch_until_refused(seat: Seat, end: int) -> Unusual:
+    """The reason why a read of `P0` up to `end` cannot go on natively."""
+    with pytest.raises(Unusual) as refused:
+        wait_for(lambda: seat.prefetcher.fetch({P0: end}), "a refusal", every_s=0)
+    return refused.value
 
 
-def test_librdkafka_goes_on_from_where_the_spans_end_and_the_native_one_is_tried_again_later(
-    seat: Seat, caplog: pytest.LogCaptureFixture
-) -> None:
-    now_s = 100.0
-    made: list[Librdkafka] = []
-
-    def librdkafka() -> Librdkafka:
-        made.append(Librdkafka(seat.ahead))
-        return made[-1]
-
-    first = NativeFirst(seat.native, librdkafka, lambda: now_s)
-    refused = True
-    with FetchBroker(answering(lambda n, at: partition(n, error=6) if at >= 20 and refused else log(at))) as broker:
-        leaders = dict.fromkeys((P0, P1), broker.leader())
-        seat.ahead.begin(P0, 0)
-        seat.ahead.begin(P1, 7)
-        first.begin(leaders)
-        while not made:
-            first.fetch({P0: 30})
-        assert made[0].began[P0] == 20
-        assert made[0].began[P1] in range(7, 100, 10)
-        assert seat.ahead.next_offset(P0) == 30, "the read has what librdkafka brought"
-        assert "NOT_LEADER_OR_FOLLOWER" in caplog.text
-        refused = False
-        now_s += NATIVE_RETRY_MS / 1000 - 1
-        first.begin(leaders)
-        assert not made[0].closed
-        now_s += 1
-        first.begin(leaders)
-        assert made[0].closed
-        while seat.ahead.next_offset(P0) < 40:
-            first.fetch({P0: 40})
-        first.close()
-    assert len(made) == 1
+def test_what_came_before_an_answer_that_is_left_to_librdkafka_is_in_the_span(seat: Seat) -> None:
+    with FetchBroker(answering(lambda n, at: partition(n, error=6) if at >= 20 else log(at))) as broker:
+        seat.begin(broker.leader(), P0)
+        assert "NOT_LEADER_OR_FOLLOWER" in fetch_until_refused(seat, 30).reason
+    assert seat.ahead.next_offset(P0) == 20
 
 
-def test_a_topic_that_is_gone_ends_the_server_since_librdkafka_would_read_its_successor(
+def test_a_topic_that_is_gone_is_a_verdict_since_librdkafka_would_read_its_successor(
     seat: Seat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker reads on by itself then, and knows `failOnDataLoss`."""
     monkeypatch.setattr(fetched_log, "FETCH_TROUBLE_MS", 0)
-    made: list[Librdkafka] = []
-
-    def librdkafka() -> Librdkafka:
-        made.append(Librdkafka(seat.ahead))
-        return made[-1]
-
-    def fetch(first: NativeFirst) -> None:
-        while True:
-            first.fetch({P0: 30})
-
-    first = NativeFirst(seat.native, librdkafka)
     with FetchBroker(answering(lambda n, at: partition(n, error=100) if at >= 20 else log(at))) as broker:
-        seat.ahead.begin(P0, 0)
-        first.begin({P0: broker.leader()})
-        with pytest.raises(CannotServe, match=r"Offsets 20 on of t-0 .+ does not exist any more"):
-            fetch(first)
-        first.close()
-    assert (seat.ahead.next_offset(P0), made) == (20, [])
+        seat.begin(broker.leader(), P0)
+        refused = fetch_until_refused(seat, 30)
+    assert isinstance(refused, fetched_log.Verdict)
+    assert re.match(r"Offsets 20 on of t-0 .+ does not exist any more", refused.reason)
+    assert seat.ahead.next_offset(P0) == 20
