@@ -21,29 +21,19 @@
     └── IllegalTransition           ours: a state machine met an event its table does not have
 
 A package that builds on this library adds errors of its own below `KgroupError`. A message says whose fault it is and
-how to go on. A setting stands in it by the name that Kafka or librdkafka gives it, in backquotes. Only the program that
-shows the message knows how its user spells it: see `KgroupError.name_settings`. A log line about an error has the error
-itself as its argument, for the same reason.
+how to go on. A setting stands in it by the name that Kafka or librdkafka gives it, in backquotes.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final, Self
 
 from spark_kgroup.model import ErrorCode
 
-_SETTING: Final = re.compile(r"`((?:[a-z0-9-]+\.)+(?:[a-z0-9-]+|\*)|members|topics|token)`")
-"""Besides Kafka's names: the number of members, the topics subscribed to, and the function for OAUTHBEARER tokens."""
-
 
 class KgroupError(Exception):
     """Base of all errors raised on purpose."""
-
-    def name_settings(self, named: Callable[[str], str]) -> None:
-        """Put `named(setting)` in the message where it names a setting, backquotes included."""
-        self.args = (_SETTING.sub(lambda setting: named(setting[1]), str(self)),)
 
 
 class OptionError(KgroupError, ValueError):

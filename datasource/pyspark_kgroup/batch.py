@@ -34,17 +34,12 @@ class KgroupReader(DataSourceReader):
         """One ticket for each task."""
         from pyspark_kgroup.driver.batch import plan_batch
         from pyspark_kgroup.options.batch import given_for_streams, parse_batch
-        from pyspark_kgroup.wording import log_in_options_words
 
         options = parse_batch(self._given)
         if without_effect := given_for_streams(self._given):
             log.warning("A batch read has no use for %s: it joins no group.", ", ".join(without_effect))
         check_schema(self._schema, options.columns)
-        undo = log_in_options_words()
-        try:
-            return [Ticket(ticket) for ticket in plan_batch(options)]
-        finally:
-            undo()
+        return [Ticket(ticket) for ticket in plan_batch(options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one ticket, which holds all that the task needs."""

@@ -12,8 +12,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pyspark_kgroup.wording import in_options_words
-from spark_kgroup.errors import IllegalTransition, KgroupError
+from pyspark_kgroup.errors import SeatTaken
+from spark_kgroup.errors import FencedInstanceId, IllegalTransition, KgroupError
 
 log = logging.getLogger(__name__)
 
@@ -26,11 +26,12 @@ def brief_errors() -> Iterator[None]:
     concerns this error alone.
     """
     try:
-        with in_options_words():
-            yield
+        yield
     except IllegalTransition:  # a bug of ours
         raise
     except KgroupError as error:
         log.debug("%s", error, exc_info=error)
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        if isinstance(error, FencedInstanceId):
+            raise SeatTaken(error.group, error.instance_id) from None
         raise error.with_traceback(None) from None

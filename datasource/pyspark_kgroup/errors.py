@@ -9,6 +9,9 @@
     ├── RegistryUnreachable         an executor cannot reach the stream reader on the driver
     └── SeatRefused                 a task asks for a ticket that the stream reader does not know
 
+    FencedInstanceId
+    └── SeatTaken                   the group's, with what takes a seat under Spark
+
 The errors of the group, its brokers and the options are drawn in `spark_kgroup.errors`.
 
 Runs on: both.
@@ -16,7 +19,22 @@ Runs on: both.
 
 from __future__ import annotations
 
-from spark_kgroup.errors import KgroupError
+from spark_kgroup.errors import FencedInstanceId, KgroupError
+
+
+class SeatTaken(FencedInstanceId):
+    """Another process took a seat of this query. The message names the causes under Spark."""
+
+    def __init__(self, group: str, instance_id: str) -> None:
+        super().__init__(group, instance_id)
+        self.args = (
+            f"Another process took the seat {instance_id!r} in group {group!r} (FENCED_INSTANCE_ID). "
+            "Does a second reader run with the same group and instance id prefix: another query on the same load(), a "
+            "second sink, a self-join? If each of the two wants every record, give each its own load() with its own "
+            "`kafka.group.id`. If they are to share the records, so that each gets a part of them, give each its own "
+            "`instanceIdPrefix`. Or is an old driver still alive, or only its stream reader (a process "
+            "`python_streaming_source_runner` whose JVM is gone)? Stop it. The newest one keeps the seat.",
+        )
 
 
 class CheckpointError(KgroupError):

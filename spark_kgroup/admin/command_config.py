@@ -9,7 +9,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
-from spark_kgroup.admin.command_terms import command_name_of
 from spark_kgroup.errors import OptionError
 from spark_kgroup.wire.security import java_properties
 from spark_kgroup.wire.security.from_properties import PROPERTIES, security_settings
@@ -68,7 +67,6 @@ def security_from(path: Path) -> Security:
     try:
         return security_of(security_settings(_properties(_parse(path))))
     except OptionError as problem:
-        problem.name_settings(command_name_of)
         raise OptionError(f"--command-config {str(path)!r}: {str(problem).removeprefix('Option ')}") from None
 
 

@@ -16,7 +16,7 @@ import typer
 
 from spark_kgroup.admin.command_config import HELP as COMMAND_CONFIG_HELP
 from spark_kgroup.admin.command_config import security_from
-from spark_kgroup.admin.messages import say, text_of
+from spark_kgroup.admin.messages import say
 from spark_kgroup.admin.stop_signals import stop_signals
 from spark_kgroup.assignors import NAMES, assignors_called
 from spark_kgroup.errors import FencedInstanceId, OptionError
@@ -84,7 +84,7 @@ class EventPrinter:
                 self._on_left(session, code)
             case contract.Failed(error=error):
                 name = "fenced" if isinstance(error, FencedInstanceId) else "error"
-                self._event(session, name, partitions=[], reason=text_of(error))
+                self._event(session, name, partitions=[], reason=str(error))
             case _:
                 assert_never(effect)
 

@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from spark_kgroup.admin.messages import text_of
 from spark_kgroup.assignors import assignor as known
 from spark_kgroup.assignors.contract import Assignor
 from spark_kgroup.assignors.plan import Plan, plan
@@ -39,10 +38,8 @@ def answer(line: bytes) -> dict[str, Any]:
     """The plan for the group in `line`, or `{"error": ...}` for any error, an assignor's included."""
     try:
         return _plan_of(line)
-    except BadLine as problem:
+    except (BadLine, KgroupError) as problem:
         return {"error": str(problem)}
-    except KgroupError as problem:
-        return {"error": text_of(problem)}
     except Exception as problem:  # noqa: BLE001 - an assignor may be any program; the next line has another group
         return {"error": f"The assignor failed: {type(problem).__name__}: {problem}"}
 

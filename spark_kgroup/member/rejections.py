@@ -22,7 +22,7 @@ _REJECTIONS: Final[Mapping[int, str]] = MappingProxyType(
         "another type (share, streams, connect; `kgroup describe` says which): use another group id",
         # A coordinator writes the group with all its members as one record when a generation is complete.
         ErrorCode.UNKNOWN_SERVER_ERROR: "its coordinator could not carry this out: in a large group its own record "
-        "exceeds max.message.bytes of the topic __consumer_offsets: raise that, or use fewer `members`; or it cannot "
+        "exceeds max.message.bytes of the topic __consumer_offsets: raise that, or use fewer members; or it cannot "
         "read another member's subscription; the broker's log says which",
         # GroupCoordinatorService.joinGroup checks both before it looks the group up.
         ErrorCode.INVALID_SESSION_TIMEOUT: "the broker does not allow this session timeout: set "
@@ -31,7 +31,7 @@ _REJECTIONS: Final[Mapping[int, str]] = MappingProxyType(
         ErrorCode.INVALID_GROUP_ID: "the group id is not valid: set `group.id`",
         ErrorCode.GROUP_AUTHORIZATION_FAILED: "no permission: grant READ on the group to this user",
         # KIP-389: the limit counts the members of all applications in the group, static ones that are away included.
-        ErrorCode.GROUP_MAX_SIZE_REACHED: "the group is full: use fewer `members`, or raise group.max.size",
+        ErrorCode.GROUP_MAX_SIZE_REACHED: "the group is full: use fewer members, or raise group.max.size",
     }
 )
 
@@ -58,7 +58,7 @@ _CONSUMER_REJECTIONS: Final[Mapping[int, str]] = MappingProxyType(
         ErrorCode.INVALID_REQUEST: "its coordinator rejected the request as invalid. This is a bug in spark-kgroup or "
         "in the broker: report it with the broker's version",
         ErrorCode.TOPIC_AUTHORIZATION_FAILED: "no permission: grant READ on the subscribed topics to this user",
-        ErrorCode.GROUP_MAX_SIZE_REACHED: "the group is full: use fewer `members`, or raise group.consumer.max.size",
+        ErrorCode.GROUP_MAX_SIZE_REACHED: "the group is full: use fewer members, or raise group.consumer.max.size",
     }
 )
 

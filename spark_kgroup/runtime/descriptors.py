@@ -30,7 +30,7 @@ def make_room_for(seats: int) -> None:
         raise EnvironmentProblem(
             f"{seats} seats need {least} file descriptors in this process, and it may have {hard:.0f}. Raise the limit "
             "of what starts this process (ulimit -n, LimitNOFILE= of a systemd unit, nofile in limits.conf), or set "
-            "fewer `members`."
+            "fewer members."
         )
     wanted = min(hard, least + DESCRIPTORS_SPARE)
     if soft < wanted:

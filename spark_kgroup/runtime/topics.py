@@ -58,13 +58,13 @@ class Topics:
         hidden = [t for t in missing if metadata.errors.get(t) == ErrorCode.TOPIC_AUTHORIZATION_FAILED]
         if hidden:
             raise UnknownTopic(
-                f"This user may not see topic {', '.join(map(repr, hidden))}: grant READ on it, or correct the option "
-                "`topics`."
+                f"This user may not see topic {', '.join(map(repr, hidden))}: grant READ on it, or correct the "
+                "subscription."
             )
         if missing and self._settings.topics_must_exist:
             raise UnknownTopic(
                 f"Topic {', '.join(map(repr, missing))} does not exist on this cluster, or this user may not see it: "
-                "create it, or correct the option `topics`."
+                "create it, or correct the subscription."
             )
         self.known, self._known_at_ms = metadata.topics, monotonic_ms()
 

@@ -87,7 +87,7 @@ def test_brokers_that_refuse_are_an_error_at_once_in_the_commands_words() -> Non
         assert time.monotonic() - began < STARTUP_TIMEOUT_MS / 1000
     assert found.returncode == 1
     assert found.stderr.startswith(
-        "kgroup: No broker could be reached. Check the bootstrap servers (--bootstrap-server)."
+        "kgroup: No broker could be reached. Check the bootstrap servers (`bootstrap.servers`)."
     )
     assert len(found.stderr.splitlines()) == 1
 

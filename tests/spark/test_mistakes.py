@@ -64,7 +64,7 @@ Mistakes = dict[str, tuple[Callable[[], object], tuple[str, ...]]]
 
 SECONDS_MAX = 20
 
-CHECK = "Check the bootstrap servers (kafka.bootstrap.servers)"
+CHECK = "Check the bootstrap servers (`bootstrap.servers`)"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -146,11 +146,11 @@ def test_a_listener_that_expects_something_else_ends_in_time_with_the_security_p
         {
             "TLS on a plain listener": (
                 stream(apache_kafka.bootstrap_servers, "any", **tls),
-                (CHECK, "does this listener speak TLS (kafka.security.protocol)?"),
+                (CHECK, "does this listener speak TLS (`security.protocol`)?"),
             ),
             "no login": (
                 stream(secured_kafka.bootstrap("SASL_SSL"), "any", **tls),
-                (CHECK, "does this listener expect SASL (kafka.security.protocol)?"),
+                (CHECK, "does this listener expect SASL (`security.protocol`)?"),
             ),
         }
     )
@@ -165,7 +165,7 @@ def test_a_port_that_does_not_speak_plain_kafka_ends_at_once_with_the_options_to
                 "port of an HTTP server": (stream(listener.address, "any"), (CHECK, "not a Kafka broker")),
                 "no TLS on a TLS listener": (
                     stream(secured_kafka.bootstrap("SSL"), "any"),
-                    (CHECK, "See kafka.security.protocol"),
+                    (CHECK, "See `security.protocol`"),
                 ),
             }
         )
@@ -193,11 +193,11 @@ def test_a_wrong_password_or_a_right_that_lacks_ends_in_time_with_what_to_change
         {
             "wrong password": (
                 stream(server, topic, **{**alice, "kafka.sasl.password": "wrong"}),
-                (ALICE, "Check kafka.sasl.username and kafka.sasl.password"),
+                (ALICE, "Check `sasl.username` and `sasl.password`"),
             ),
             "no right to the topic": (
                 stream(server, topic, **bob),
-                (topic, "grant READ on it, or correct the option `subscribe`"),
+                (topic, "grant READ on it, or correct the subscription"),
             ),
             "no right to the group": (
                 stream(server, topic, **alice),
@@ -222,7 +222,7 @@ def test_an_option_that_does_not_fit_the_cluster_ends_in_time_with_its_name_and_
         {
             "one topic of two": (
                 stream(server, f"{topic},fligths"),
-                ("'fligths' does not exist", "create it, or correct the option `subscribe`"),
+                ("'fligths' does not exist", "create it, or correct the subscription"),
             ),
             "a partition left out": (
                 starting('"0": 0'),
@@ -238,7 +238,7 @@ def test_an_option_that_does_not_fit_the_cluster_ends_in_time_with_its_name_and_
             ),
             "a session of two hours": (
                 stream(server, topic, **{"kafka.session.timeout.ms": "7200000"}),
-                ("set kafka.session.timeout.ms within the broker's group.min/max.session.timeout.ms",),
+                ("set `session.timeout.ms` within the broker's group.min/max.session.timeout.ms",),
             ),
         }
     )

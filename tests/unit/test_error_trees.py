@@ -29,9 +29,13 @@ def drawn(module: ModuleType) -> dict[str, str | None]:
 
 
 def defined(module: ModuleType) -> dict[str, str | None]:
+    """As `drawn`, by the classes themselves. The roots are `KgroupError` and the errors that the module imports."""
     classes = (kind for _, kind in inspect.getmembers(module, inspect.isclass) if kind.__module__ == module.__name__)
-    errors = {kind for kind in classes if issubclass(kind, Exception)} | {KgroupError}
-    return {kind.__name__: None if kind is KgroupError else kind.__bases__[0].__name__ for kind in errors}
+    parents = {kind: kind.__bases__[0] for kind in classes if issubclass(kind, KgroupError) and kind is not KgroupError}
+    roots = {parent for parent in parents.values() if parent not in parents}
+    return {kind.__name__: parent.__name__ for kind, parent in parents.items()} | {
+        root.__name__: None for root in roots
+    }
 
 
 @pytest.mark.parametrize("module", [of_the_engine, of_the_source], ids=lambda module: module.__name__)

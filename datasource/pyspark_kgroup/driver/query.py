@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Final
@@ -33,6 +33,7 @@ from pyspark_kgroup.offsets.earlier_runs import EarlierRuns, earlier_runs, owned
 from pyspark_kgroup.offsets.plan import NO_LIMIT, Limit, Ranges, positions_by_seat, ranges_by_seat
 from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.security import driver_settings
+from pyspark_kgroup.query_log import show_log
 from pyspark_kgroup.shared.tickets import (
     Mode,
     Position,
@@ -41,7 +42,6 @@ from pyspark_kgroup.shared.tickets import (
     SeatRanges,
     TicketPayload,
 )
-from pyspark_kgroup.wording import log_in_options_words, show_log
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import KgroupError
 from spark_kgroup.model import AUTO, CLIENT, CONSUMER, MemberIdentity, TopicPartition
@@ -76,7 +76,6 @@ class Query:
         self._runtime: GroupRuntime | None = None
         self._boundary: Boundary | None = None
         self._registry: Registry | None = None
-        self._undo_wording: Callable[[], None] | None = None
         self._latest: Checkpoint | None = None
         self._seat_count: SeatCount | None = None
         self._registered: Sequence[str] = ()
@@ -295,7 +294,6 @@ class Query:
                 log.warning("%s", warning)
             if jvm is not None:
                 jvm.end_process_with_it(self._release_key)
-            self._undo_wording = self._undo_wording or log_in_options_words()
             runtime = GroupRuntime(self._settings(planned, jvm))
             runtime.start()
             self._runtime = runtime
@@ -408,9 +406,6 @@ class Query:
             self._runtime.close()
             self._runtime = self._boundary = None
         self._release_key()
-        if self._undo_wording is not None:
-            self._undo_wording()
-            self._undo_wording = None
 
     def _release_key(self) -> None:
         if self._key is not None:

@@ -13,7 +13,7 @@ from typing import Final
 
 from pyspark_kgroup.options import security_rows as rows
 from pyspark_kgroup.shared.token_callback import CALLBACK, token_provider
-from pyspark_kgroup.wording import in_options_words
+from spark_kgroup.errors import OptionError
 from spark_kgroup.wire.security import java_properties
 from spark_kgroup.wire.security.from_properties import read_properties, security_settings
 from spark_kgroup.wire.security.settings import SecuritySettings
@@ -32,8 +32,7 @@ def translate(given: Mapping[str, str]) -> dict[str, str]:
     """
     others = {name: value for name, value in given.items() if not name.startswith(_PREFIX)}
     properties = {name.removeprefix(_PREFIX): given[name] for name in given.keys() - others.keys()}
-    with in_options_words():
-        spelled = java_properties.translate(properties)
+    spelled = java_properties.translate(properties)
     return others | {f"{_PREFIX}{name}": value for name, value in spelled.items()}
 
 
@@ -47,8 +46,12 @@ def check_mechanism(given: Mapping[str, str]) -> None:
     """
     for spelling in (rows.MECHANISM.name, "kafka.sasl.mechanisms"):
         if spelling in given:
-            with in_options_words():
-                rows.MECHANISM.value({rows.MECHANISM.name: given[spelling]})
+            if given[spelling].strip().upper() == "AWS_MSK_IAM":
+                raise OptionError(
+                    f"Option {spelling} is {given[spelling]!r}: it exists in Java only. Use OAUTHBEARER with a "
+                    f"`{rows.TOKEN_CALLBACK.name}` that calls AWS's aws-msk-iam-sasl-signer-python, or SCRAM."
+                )
+            rows.MECHANISM.value({rows.MECHANISM.name: given[spelling]})
 
 
 def parse_security(given: Mapping[str, str]) -> dict[str, str]:
@@ -61,14 +64,24 @@ def parse_security(given: Mapping[str, str]) -> dict[str, str]:
         OptionError: an option is missing, out of range, without effect, contradictory, or has no counterpart here.
     """
     spelled = translate(given)
-    with in_options_words():
-        values = {row.name: value for row in rows.SECURITY if (value := row.value(spelled)) is not None}
-        callback = values.pop(rows.TOKEN_CALLBACK.name, None)
-        properties = {name.removeprefix(_PREFIX): value for name, value in values.items()}
-        checked = read_properties(properties, has_token=callback is not None)
+    values = {row.name: value for row in rows.SECURITY if (value := row.value(spelled)) is not None}
+    callback = values.pop(rows.TOKEN_CALLBACK.name, None)
+    if callback is None and _needs_callback(values):
+        raise OptionError(
+            f"Option `{rows.TOKEN_CALLBACK.name}` is missing: {rows.MECHANISM.name}=OAUTHBEARER needs it. Or take "
+            f"tokens from a token endpoint: set {rows.METHOD.name}=oidc, with its URL and client."
+        )
+    properties = {name.removeprefix(_PREFIX): value for name, value in values.items()}
+    checked = read_properties(properties, has_token=callback is not None)
     if checked["security.protocol"] == "PLAINTEXT":
         return {}
     return checked if callback is None else {**checked, CALLBACK: callback}
+
+
+def _needs_callback(values: Mapping[str, str]) -> bool:
+    """Whether tokens come from a function, and not from a token endpoint."""
+    from_endpoint = values.get(rows.METHOD.name) == "oidc" or rows.ENDPOINT.name in values
+    return values.get(rows.MECHANISM.name) == "OAUTHBEARER" and not from_endpoint
 
 
 # ---------------------------------------------------------------------------------------------- the driver
@@ -82,5 +95,4 @@ def driver_settings(properties: Mapping[str, str]) -> SecuritySettings:
     """
     name = properties.get(CALLBACK)
     token = token_provider(name, properties.get("sasl.oauthbearer.config", "")) if name else None
-    with in_options_words():
-        return security_settings(properties, token)
+    return security_settings(properties, token)

@@ -24,11 +24,11 @@ _METHOD: Final = f"{_OAUTH}.method"
 _LOGIN: Final = ("sasl.username", "sasl.password")
 _OIDC: Final = tuple(f"{_OAUTH}.{name}" for name in ("token.endpoint.url", "client.id", "client.secret"))
 _PROVIDER: Final = "token"
-"""The name that errors give to the function that returns tokens, which is no property."""
+"""Stands for the function that returns tokens, which is no property."""
 
 FOREIGN_MECHANISMS: Final = {
     "GSSAPI": "Kerberos is not supported; use SCRAM, OAUTHBEARER or mTLS",
-    "AWS_MSK_IAM": "it exists in Java only; use OAUTHBEARER with a `token` that calls AWS's "
+    "AWS_MSK_IAM": "it exists in Java only; use OAUTHBEARER with a token function that calls AWS's "
     "aws-msk-iam-sasl-signer-python, or SCRAM",
 }
 
@@ -260,12 +260,15 @@ def _check_needs(values: Mapping[str, str], *, has_token: bool) -> None:
         for needed in needs.get(values.get(setting, ""), ()):
             if has_token if needed == _PROVIDER else needed in values:
                 continue
-            what = (
-                f"Or take tokens from a token endpoint: set `{_METHOD}`=oidc, with its URL and client."
-                if needed == _PROVIDER
-                else f"It needs {PROPERTIES[needed].values}."
+            if needed == _PROVIDER:
+                raise OptionError(
+                    f"A token function is missing: `{setting}`={values[setting]} needs one. Or take tokens from a "
+                    f"token endpoint: set `{_METHOD}`=oidc, with its URL and client."
+                )
+            raise OptionError(
+                f"Option `{needed}` is missing: `{setting}`={values[setting]} needs it. It needs "
+                f"{PROPERTIES[needed].values}."
             )
-            raise OptionError(f"Option `{needed}` is missing: `{setting}`={values[setting]} needs it. {what}")
 
 
 def _check_pairs(values: Mapping[str, str]) -> None:

@@ -61,7 +61,7 @@ _MODULES: Final = {
 
 _FOREIGN_MODULES: Final = {
     "Krb5LoginModule": "Kerberos is not spoken here; use SCRAM, OAUTHBEARER or mTLS",
-    "IAMLoginModule": "AWS_MSK_IAM exists in Java only; use SCRAM, or OAUTHBEARER with a `token` that calls "
+    "IAMLoginModule": "AWS_MSK_IAM exists in Java only; use SCRAM, or OAUTHBEARER with a token function that calls "
     "AWS's aws-msk-iam-sasl-signer-python",
 }
 

@@ -106,11 +106,11 @@ def test_a_misspelt_name_of_security_is_refused_with_the_nearest_one(tmp_path: P
         ("security.protocol=SSL\nenable.ssl.certificate.verification=maybe\n", "it needs true or false"),
         (
             f"sasl.mechanism=PLAIN\nsasl.username=u\nsasl.password={HUSH}\n",
-            "sasl.mechanism has no effect, because security.protocol is PLAINTEXT",
+            "`sasl.mechanism` has no effect, because `security.protocol` is PLAINTEXT",
         ),
         (f"sasl.jaas.config=com.example.IAMLoginModule required x={HUSH};\n", "aws-msk-iam-sasl-signer-python"),
         (f"sasl.password={HUSH}\\u12\n", "a backslash is written"),
-        ("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\n", "sasl.username is missing"),
+        ("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\n", "`sasl.username` is missing"),
         ("ssl.quantum.safe=true\n", "ssl.quantum.safe is not understood"),
     ],
 )

@@ -1,7 +1,6 @@
-"""Every command of `kgroup` has a version, and errors in its own words."""
+"""Every command of `kgroup` has a version, and refuses what cannot be."""
 
 import importlib.metadata
-import re
 import tomllib
 from pathlib import Path
 
@@ -10,8 +9,7 @@ from typer.testing import CliRunner
 
 import spark_kgroup
 from spark_kgroup.admin.cli import app
-from spark_kgroup.admin.messages import text_of
-from spark_kgroup.errors import FencedInstanceId, OptionError
+from spark_kgroup.errors import OptionError
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
 
@@ -25,31 +23,6 @@ def test_the_version_is_the_installed_packages() -> None:
 def test_sources_that_are_not_installed_have_an_unknown_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: importlib.metadata.distribution(f"no-{name}"))
     assert spark_kgroup.__version__ == "0+unknown"
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("Check the bootstrap servers (`bootstrap.servers`).", "Check the bootstrap servers (--bootstrap-server)."),
-        ("Option `group.id` is missing", "Option --group is missing"),
-        ("set `session.timeout.ms` within", "set --session-timeout-ms within"),
-        ("correct the option `topics`.", "correct the option `--topics`."),
-        ("who subscribes to group.ids", "who subscribes to group.ids"),
-        (
-            "expects TLS (`security.protocol`)?",
-            "expects TLS (security.protocol)? (Properties stand in the file that --command-config names.)",
-        ),
-        ("--command-config 'f': `sasl.username` is missing", "--command-config 'f': sasl.username is missing"),
-    ],
-)
-def test_an_error_speaks_of_a_commands_options(text: str, words: str) -> None:
-    assert text_of(OptionError(text)) == words
-
-
-def test_an_error_of_a_seat_names_no_option_of_the_source() -> None:
-    words = text_of(FencedInstanceId("g", "g-0"))
-    assert re.search(r"kafka\.group|instanceIdPrefix", words) is None
-    assert "--instance-id" in words
 
 
 @pytest.mark.parametrize(

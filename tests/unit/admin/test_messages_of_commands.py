@@ -9,9 +9,9 @@ from spark_kgroup.admin import describe_command, group_plan
 from spark_kgroup.admin.describe_command import lines_of
 from spark_kgroup.admin.group_plan import Change, GroupPlan
 from spark_kgroup.admin.member_command import write_json, write_text
-from spark_kgroup.admin.messages import complain, text_of
+from spark_kgroup.admin.messages import complain
 from spark_kgroup.assignors.plan import Plan
-from spark_kgroup.errors import FencedInstanceId, GroupRejected
+from spark_kgroup.errors import GroupRejected
 from spark_kgroup.model import DescribedGroup, DescribedMember
 from spark_kgroup.peer_words import printable
 
@@ -73,13 +73,6 @@ def test_json_has_names_in_ascii_whatever_they_are(capsys: pytest.CaptureFixture
         (line,) = capsys.readouterr().out.splitlines()
         assert line.isascii()
         assert line.isprintable()
-
-
-def test_a_fenced_member_gets_an_error_with_its_own_option_and_no_word_of_queries() -> None:
-    words = text_of(FencedInstanceId("g", "a"))
-    assert "'a'" in words
-    assert "--instance-id" in words
-    assert "load()" not in words
 
 
 def test_seats_are_listed_by_number_however_many_digits_it_has() -> None:

@@ -12,7 +12,7 @@ from pyspark.util import handle_worker_exception
 from pyspark_kgroup.brief_errors import brief_errors
 from pyspark_kgroup.source import DefaultSource
 from pyspark_kgroup.stream import KgroupStreamReader
-from spark_kgroup.errors import IllegalTransition, KgroupError, OptionError, WireError
+from spark_kgroup.errors import FencedInstanceId, IllegalTransition, KgroupError, OptionError, WireError
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +43,21 @@ def test_an_error_of_ours_is_one_line_and_its_traceback_is_logged_at_debug(caplo
     assert shown(lambda: failing(OptionError("Option a is b."))) == "spark_kgroup.errors.OptionError: Option a is b.\n"
     assert "in failing" in caplog.text
     assert "WireError: below" in caplog.text
+
+
+def test_the_error_of_a_taken_seat_names_what_takes_one_under_spark() -> None:
+    words = shown(lambda: failing(FencedInstanceId("g", "job-0")))
+    assert len(words.splitlines()) == 1
+    assert "Another process took the seat 'job-0' in group 'g' (FENCED_INSTANCE_ID). Does a second" in words
+    for named in ("same load()", "self-join", "python_streaming_source_runner"):
+        assert named in words
+
+
+def test_the_error_of_a_taken_seat_asks_first_whether_each_query_wants_every_record() -> None:
+    """Another `instanceIdPrefix` alone gives each of two sinks a part of the records, without a word."""
+    words = shown(lambda: failing(FencedInstanceId("g", "job-0")))
+    every, share = words.index("every record, give each its own load()"), words.index("share the records")
+    assert every < words.index("`kafka.group.id`") < share < words.index("`instanceIdPrefix`")
 
 
 @pytest.mark.parametrize("bug", [ValueError("a bug"), IllegalTransition("member", "stable", "Joined")])

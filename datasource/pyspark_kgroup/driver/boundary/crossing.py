@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from pyspark_kgroup.driver.boundary.topic_logs import TopicLogs
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
-from pyspark_kgroup.wording import name_options
 from spark_kgroup.errors import GroupUnsettled
 from spark_kgroup.model import TopicDescription
 from spark_kgroup.runtime.views import GroupView
@@ -48,7 +47,6 @@ class Crossing:
             GroupUnsettled: this is AvailableNow, which would end as if all was read.
         """
         unsettled = GroupUnsettled(why)
-        name_options(unsettled)  # a seat's trouble is told in the group's words
         if self.logs.bounded:
             raise unsettled
         log.warning("%s Trying again at the next trigger.", unsettled)

@@ -24,7 +24,7 @@ def test_the_first_batch_waits_for_all_seats(world: World, caplog: pytest.LogCap
     assert "Seat seat-1 is not connected: broker-1:9092: no file descriptor is left" in caplog.messages[-1]
     late.trouble = "is not connected: broker-1:9092 speaks TLS: set `security.protocol`."
     assert not driver.trigger()
-    assert "set kafka.security.protocol." in caplog.messages[-1], "a setting is named as the option that sets it"
+    assert "set `security.protocol`." in caplog.messages[-1], "a setting has the name that Kafka gives it"
     late.trouble = None
     group.rebalance()
     driver.trigger()

@@ -96,8 +96,8 @@ HELD_BY = {
     ),
     24: (HERE, "test_a_schema_of_the_users_own_ends_at_once_with_what_to_remove"),
     29: (
-        "unit/datasource/test_wording.py",
-        "test_a_setting_in_an_error_is_named_as_the_option_that_users_give",
+        "unit/member/test_fatal_errors.py",
+        "test_a_refusal_under_the_classic_protocol_says_how_to_mend_it",
     ),
     36: (
         f"{DRIVER}/test_checkpoint_origin.py",
@@ -218,21 +218,21 @@ MISTAKES = [
     *of_both(
         32,
         {**TLS, "kafka.ssl.truststore.location": "/trust.jks", "kafka.ssl.truststore.password": "changeit"},
-        "kafka.ssl.truststore.location is about a JKS store",
+        "`ssl.truststore.location` is about a JKS store",
         "export it with `keytool -list -rfc",
     ),
     *of_both(
         32,
         {**TLS, "kafka.ssl.keystore.location": "/key.jks", "kafka.ssl.keystore.password": "changeit"},
-        "kafka.ssl.keystore.location is about a JKS store",
+        "`ssl.keystore.location` is about a JKS store",
         "openssl pkcs12 -in STORE -out client.pem",
     ),
-    *of_both(33, {**TLS, "kafka.ssl.ca.pem": "garbage"}, "kafka.ssl.ca.pem", "PEM form (-----BEGIN CERTIFICATE-----)"),
+    *of_both(33, {**TLS, "kafka.ssl.ca.pem": "garbage"}, "`ssl.ca.pem`", "PEM form (-----BEGIN CERTIFICATE-----)"),
     *of_both(34, {**OAUTH, "tokenCallback": "nowhere:token"}, "tokenCallback: nowhere:token", "Install its module for"),
     *of_both(34, {**OAUTH, "tokenCallback": "nowhere.token"}, "tokenCallback is 'nowhere", "it needs MODULE:FUNCTION"),
 ]
 
-WAITING = "set kafka.default.api.timeout.ms, which says how long to wait"
+WAITING = "set `kafka.default.api.timeout.ms`, which says how long to wait"
 
 MISTAKES += [
     *of_both(19, {"kafkaConsumer.pollTimeoutMs": "512"}, "Option kafkaConsumer.pollTimeoutMs", WAITING),
@@ -240,12 +240,14 @@ MISTAKES += [
     *of_both(19, {"fetchOffset.retryIntervalMs": "9"}, "Option fetchOffset.retryIntervalMs", WAITING),
     Mistake(26, "batch", {"kafka.max.poll.records": "9"}, "Option kafka.max.poll.records", "maxRecordsPerPartition"),
     Mistake(26, "batch", {"kafka.group.instance.id": "me"}, "Option kafka.group.instance.id", "leave it out"),
-    *of_both(28, {"kafka.fetch.max.bytes": "500000"}, ": kafka.fetch.max.bytes must", "lower kafka.message.max.bytes"),
-    *of_both(33, {**TLS, "kafka.ssl.ca.location": "/no/ca.pem"}, "kafka.ssl.ca.location", "kafka.ssl.ca.pem"),
+    *of_both(
+        28, {"kafka.fetch.max.bytes": "500000"}, ": `kafka.fetch.max.bytes` must", "lower kafka.message.max.bytes"
+    ),
+    *of_both(33, {**TLS, "kafka.ssl.ca.location": "/no/ca.pem"}, "`ssl.ca.location`", "`ssl.ca.pem`"),
     *of_both(
         33,
         {**TLS, "kafka.ssl.certificate.pem": "garbage", "kafka.ssl.key.pem": "garbage"},
-        "kafka.ssl.certificate.pem",
+        "`ssl.certificate.pem`",
         "give both, or a file that holds both",
     ),
     *of_both(

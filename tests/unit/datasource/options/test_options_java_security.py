@@ -97,13 +97,13 @@ def test_a_jaas_line_of_client_credentials_is_read() -> None:
 )
 def test_a_jaas_line_that_cannot_be_read_is_refused_without_showing_it(text: str, why: str) -> None:
     message = refusal({"kafka.sasl.jaas.config": text, "kafka.sasl.mechanism": "PLAIN"})
-    assert message.startswith("Option kafka.sasl.jaas.config ")
+    assert message.startswith("Option `sasl.jaas.config` ")
     assert why in message
 
 
 def test_a_line_without_a_mechanism_is_javas_default_and_does_not_fit() -> None:
     message = refusal({"kafka.sasl.jaas.config": f'{PLAIN} required username="ann" password="{HUSH}";'})
-    assert "kafka.sasl.mechanism is GSSAPI" in message
+    assert "`sasl.mechanism` is GSSAPI" in message
     assert "must be PLAIN" in message
 
 
@@ -145,7 +145,7 @@ def test_pem_stores_given_as_text_become_the_pem_options() -> None:
 @pytest.mark.parametrize(
     ("store", "instead"),
     [
-        ("truststore", "keytool -list -rfc -keystore STORE > ca.pem`, and set kafka.ssl.ca.location"),
+        ("truststore", "keytool -list -rfc -keystore STORE > ca.pem`, and set `ssl.ca.location`"),
         ("keystore", "openssl pkcs12 -in STORE -out client.pem"),
     ],
 )
@@ -174,8 +174,8 @@ def test_a_jks_store_with_its_password_is_refused_with_the_option_to_use(store: 
 @pytest.mark.parametrize("store", ["truststore", "keystore"])
 def test_a_pem_store_has_no_password(store: str) -> None:
     message = refusal({f"kafka.ssl.{store}.type": "PEM", f"kafka.ssl.{store}.password": HUSH})
-    assert f"Option kafka.ssl.{store}.password" in message
-    assert "kafka.ssl.key.password" in message
+    assert f"Option `ssl.{store}.password`" in message
+    assert "`ssl.key.password`" in message
 
 
 # -------------------------------------------------------------------------------------------- both spellings
@@ -186,12 +186,12 @@ JAVA = {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.location": "/c
 def test_both_spellings_may_agree_and_must_not_contradict() -> None:
     assert translate({**JAVA, "kafka.ssl.ca.location": "/ca.pem"}) == {"kafka.ssl.ca.location": "/ca.pem"}
     message = refusal({**JAVA, "kafka.ssl.ca.location": "/other.pem"})
-    assert "kafka.ssl.truststore.location contradicts kafka.ssl.ca.location" in message
+    assert "`ssl.truststore.location` contradicts `ssl.ca.location`" in message
 
     line = f'{PLAIN} required username="ann" password="{HUSH}";'
     text = refusal({"kafka.sasl.jaas.config": line, "kafka.sasl.mechanism": "PLAIN", "kafka.sasl.password": f"{HUSH}2"})
-    assert "kafka.sasl.jaas.config contradicts kafka.sasl.password" in text
-    assert "contradicts kafka.sasl.mechanism" in refusal(
+    assert "`sasl.jaas.config` contradicts `sasl.password`" in text
+    assert "contradicts `sasl.mechanism`" in refusal(
         {"kafka.sasl.mechanism": "PLAIN", "kafka.sasl.mechanisms": "SCRAM-SHA-256"}
     )
 

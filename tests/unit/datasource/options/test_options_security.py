@@ -155,12 +155,12 @@ def test_kerberos_and_aws_are_refused_with_what_to_use() -> None:
 @pytest.mark.parametrize(
     ("properties", "missing"),
     [
-        ({"security.protocol": "SASL_SSL"}, "kafka.sasl.mechanism"),
-        (SASL, "kafka.sasl.username"),
-        ({**SASL, "sasl.username": "ann"}, "kafka.sasl.password"),
+        ({"security.protocol": "SASL_SSL"}, "`sasl.mechanism`"),
+        (SASL, "`sasl.username`"),
+        ({**SASL, "sasl.username": "ann"}, "`sasl.password`"),
         (OAUTH, "`tokenCallback`"),
-        ({**OAUTH, "sasl.oauthbearer.method": "oidc"}, "kafka.sasl.oauthbearer.token.endpoint.url"),
-        ({k: v for k, v in OIDC.items() if "secret" not in k}, "kafka.sasl.oauthbearer.client.secret"),
+        ({**OAUTH, "sasl.oauthbearer.method": "oidc"}, "`sasl.oauthbearer.token.endpoint.url`"),
+        ({k: v for k, v in OIDC.items() if "secret" not in k}, "`sasl.oauthbearer.client.secret`"),
     ],
 )
 def test_a_missing_security_option_is_named(properties: dict[str, str], missing: str) -> None:
@@ -172,18 +172,22 @@ def test_a_missing_security_option_is_named(properties: dict[str, str], missing:
 @pytest.mark.parametrize(
     ("properties", "name", "needed"),
     [
-        ({"ssl.ca.location": "/ca"}, "kafka.ssl.ca.location", "kafka.security.protocol to SASL_SSL or SSL"),
-        ({"sasl.username": "ann"}, "kafka.sasl.username", "kafka.security.protocol to SASL_SSL or SASL_PLAINTEXT"),
-        ({"security.protocol": "SSL", "sasl.password": HUSH}, "kafka.sasl.password", "kafka.security.protocol"),
+        ({"ssl.ca.location": "/ca"}, "`ssl.ca.location`", "`security.protocol` to SASL_SSL or SSL"),
+        ({"sasl.username": "ann"}, "`sasl.username`", "`security.protocol` to SASL_SSL or SASL_PLAINTEXT"),
+        ({"security.protocol": "SSL", "sasl.password": HUSH}, "`sasl.password`", "`security.protocol`"),
         (
             {**PASSWORD, "security.protocol": "SASL_PLAINTEXT", "ssl.key.pem": HUSH},
-            "kafka.ssl.key.pem",
-            "kafka.security.protocol to SASL_SSL or SSL",
+            "`ssl.key.pem`",
+            "`security.protocol` to SASL_SSL or SSL",
         ),
-        ({**OIDC, "sasl.username": "ann"}, "kafka.sasl.username", "kafka.sasl.mechanism to PLAIN"),
-        ({**PASSWORD, "sasl.oauthbearer.scope": "s"}, "kafka.sasl.oauthbearer.scope", "kafka.sasl.mechanism"),
-        ({**OIDC, "sasl.oauthbearer.method": "default"}, "kafka.sasl.oauthbearer.token.endpoint.url", "kafka.sasl"),
-        ({**OIDC, "sasl.oauthbearer.config": HUSH}, "kafka.sasl.oauthbearer.config", "kafka.sasl.oauthbearer.method"),
+        ({**OIDC, "sasl.username": "ann"}, "`sasl.username`", "`sasl.mechanism` to PLAIN"),
+        ({**PASSWORD, "sasl.oauthbearer.scope": "s"}, "`sasl.oauthbearer.scope`", "`sasl.mechanism`"),
+        (
+            {**OIDC, "sasl.oauthbearer.method": "default"},
+            "`sasl.oauthbearer.token.endpoint.url`",
+            "`sasl.oauthbearer.method`",
+        ),
+        ({**OIDC, "sasl.oauthbearer.config": HUSH}, "`sasl.oauthbearer.config`", "`sasl.oauthbearer.method`"),
     ],
 )
 def test_an_option_without_effect_is_an_error(properties: dict[str, str], name: str, needed: str) -> None:
@@ -196,14 +200,14 @@ def test_an_option_without_effect_is_an_error(properties: dict[str, str], name: 
 def test_a_file_and_its_text_exclude_each_other(name: str) -> None:
     pairs = {"ssl.certificate.location": "/c", "ssl.key.location": "/k"}
     message = refusal({**PASSWORD, **pairs, f"{name}.location": "/file", f"{name}.pem": HUSH})
-    assert message.startswith(f"Options kafka.{name}.location and kafka.{name}.pem say the same thing")
+    assert message.startswith(f"Options `{name}.location` and `{name}.pem` say the same thing")
 
 
 @pytest.mark.parametrize(("one", "other"), [("certificate", "key"), ("key", "certificate")])
 @pytest.mark.parametrize("form", ["location", "pem"])
 def test_a_client_certificate_and_its_key_come_together(one: str, other: str, form: str) -> None:
     message = refusal({"security.protocol": "SSL", f"ssl.{one}.{form}": HUSH})
-    assert message.startswith(f"Option kafka.ssl.{one}.{form} needs kafka.ssl.{other}.location (or .pem)")
+    assert message.startswith(f"Option `ssl.{one}.{form}` needs `ssl.{other}.location` (or .pem)")
 
 
 def test_an_unknown_security_option_never_reaches_the_executors_alone() -> None:
@@ -368,5 +372,5 @@ def test_a_file_that_the_driver_lacks_is_named_by_the_first_call(tmp_path: Path)
     given = {f"kafka.{name}": value for name, value in PASSWORD.items()}
     options = {**REQUIRED, **given, "kafka.ssl.ca.location": str(tmp_path / "none.pem")}
     reader = KgroupStreamReader(options, spark_schema(COLUMNS))
-    with pytest.raises(OptionError, match=r"kafka\.ssl\.ca\.location"):
+    with pytest.raises(OptionError, match=r"`ssl\.ca\.location`"):
         reader.latestOffset(EMPTY.to_json())
