@@ -74,7 +74,7 @@ def test_plaintext_needs_nothing() -> None:
         ({"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "username": "u"}, r"`sasl\.password` is missing"),
         (
             {"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER"},
-            r"`token` is missing: .* set `sasl\.oauthbearer\.method`=oidc",
+            r"A token function is missing: .* set `sasl\.oauthbearer\.method`=oidc",
         ),
         ({"protocol": "SSL", "ca_location": "/no/such.pem"}, r"`ssl\.ca\.location`: cannot read '/no/such\.pem'"),
         ({"protocol": "SSL", "ca_pem": "x"}, r"`ssl\.ca\.pem` holds no certificate in PEM form"),
