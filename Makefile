@@ -61,17 +61,17 @@ lint: setup  ## ruff and mypy --strict
 	$(BIN)/mypy
 
 docs: setup  ## write the generated pages, and build the site into .build/site; links and anchors are checked
-	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m harness.reference_pages
+	cd tests && PYTHONPATH=.:programs ../$(BIN)/python -P -m harness.reference_pages
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 format: setup  ## rewrite the sources the way ruff wants them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# One test process leaves both cores idle for two thirds of its time, so lanes run side by side (tests/lanes).
+# One test process leaves both cores idle for two thirds of its time, so lanes run side by side (tests/programs/lanes).
 # LANES="--keep-going" finishes all of them when a test has failed; LANES="--help" for more.
 test: setup $(SPARK_VENV)/.installed  ## lint, types and every test
-	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m lanes $(LANES)
+	cd tests && PYTHONPATH=.:programs ../$(BIN)/python -P -m lanes $(LANES)
 
 # Several test processes share the tests, one by one, the dearest first (tests/harness/handing_out.py).
 ONE_BY_ONE := --dist loadgroup --no-loadscope-reorder
@@ -91,13 +91,13 @@ test-wheel: setup  ## the wheel, built twice: all platforms' decoders in it, the
 	$(BIN)/pytest $(PYTEST) $(or $(TESTS),tests/packaging)
 
 fuzz: setup  ## FRAMES=1000000 hostile messages, ANSWERS=1000000 to Fetch; SEED=7 for the same again
-	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m fuzz.native --answers $(RECORD_BATCHES) $(if $(SEED),--seed $(SEED))
-	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m fuzz.fetch_run --answers $(ANSWERS) $(if $(SEED),--seed $(SEED))
-	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m fuzz --frames $(FRAMES) $(if $(SEED),--seed $(SEED))
+	cd tests && PYTHONPATH=.:programs ../$(BIN)/python -P -m fuzz.native --answers $(RECORD_BATCHES) $(if $(SEED),--seed $(SEED))
+	cd tests && PYTHONPATH=.:programs ../$(BIN)/python -P -m fuzz.fetch_run --answers $(ANSWERS) $(if $(SEED),--seed $(SEED))
+	cd tests && PYTHONPATH=.:programs ../$(BIN)/python -P -m fuzz --frames $(FRAMES) $(if $(SEED),--seed $(SEED))
 
 # mutmut is not in the environment of the other targets. It runs beside other work, and leaves it the machine.
 mutants: $(VENV)/.mutmut  ## change lines, and see unit tests fail; ROOM=seats SAMPLE=300 SEED=7, FRESH=1 to believe no earlier run
-	cd tests && PYTHONPATH=. nice -n 19 ../$(BIN)/python -P -m mutants $(if $(ROOM),--room $(ROOM)) \
+	cd tests && PYTHONPATH=.:programs nice -n 19 ../$(BIN)/python -P -m mutants $(if $(ROOM),--room $(ROOM)) \
 	  $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(FRESH),--fresh) $(MUTANTS)
 
 $(VENV)/.mutmut: $(VENV)/.ready
@@ -105,13 +105,13 @@ $(VENV)/.mutmut: $(VENV)/.ready
 	@touch $@
 
 test-kafka: setup  ## over the wire, against a real Apache Kafka
-	$(BIN)/pytest -m "$(WHICH)" -n 2 $(ONE_BY_ONE) $(PYTEST) $(or $(TESTS),tests/kafka tests/differential)
+	$(BIN)/pytest -m "$(WHICH)" -n 2 $(ONE_BY_ONE) $(PYTEST) $(or $(TESTS),tests/kafka tests/programs/differential)
 
 interop: setup  ## members of Java, librdkafka, kafka-python and ours in one group, each of them leading
-	$(BIN)/pytest -s tests/interop
+	$(BIN)/pytest -s tests/programs/interop
 
 differential: setup  ## CASES=200000 random groups, our assignors beside Java's; SEED=7 for the same again
-	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m differential --cases $(CASES) $(if $(SEED),--seed $(SEED))
+	cd tests && PYTHONPATH=.:programs ../$(BIN)/python -P -m differential --cases $(CASES) $(if $(SEED),--seed $(SEED))
 
 # Spark runs the wheel, never the source tree: what is not packaged must fail here. The sources of `spark_kgroup`
 # and `pyspark_kgroup` are not on the path of this environment.
@@ -150,7 +150,7 @@ test-spark-%:
 ALL ?= test 'test-spark WHICH=full' test-consumer-protocol test-fallback interop $(ON_VERSIONS) 'simulate SEEDS=100000'
 
 test-all: setup  ## everything, for hours; its last result is tests/LAST_FULL_RUN.md (ALL="test-kafka-3.2.3 interop")
-	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m full_run $(ALL)
+	cd tests && PYTHONPATH=.:programs ../$(BIN)/python -P -m full_run $(ALL)
 
 # Where the decoder has no binary for a platform, all is read with librdkafka, as `reader=librdkafka` says.
 WITHOUT_DECODER := $(CURDIR)/.build/without-decoder
@@ -171,7 +171,7 @@ test-fallback-queries: $(SPARK_VENV)/.installed
 	READER=librdkafka $(SPARK_VENV)/bin/pytest $(PYTEST) $(or $(TESTS),$(QUERIES_AS_EVER))
 
 # Long runs, not in CI. They use the wheel and the harness of the tests.
-IN_TESTS = cd tests && PYTHONPATH=. ../$(SPARK_VENV)/bin/python -P
+IN_TESTS = cd tests && PYTHONPATH=.:programs ../$(SPARK_VENV)/bin/python -P
 
 chaos: $(SPARK_VENV)/.installed  ## random faults for MINUTES=10, then a verdict; SEED=7 for the same faults again; PROTOCOL=consumer; TASKS=8; CHAOS="--help"
 	$(IN_TESTS) -m chaos --minutes $(MINUTES) --protocol $(PROTOCOL) $(if $(SEED),--seed $(SEED)) $(if $(MEMBER_IDS),--member-ids $(MEMBER_IDS)) $(if $(TASKS),--min-partitions $(TASKS)) $(CHAOS)
@@ -180,13 +180,13 @@ bench: $(SPARK_VENV)/.installed  ## the built-in Kafka source and ours, in turn 
 	$(IN_TESTS) -m bench $(BENCH)
 
 bench-assign: setup  ## the sticky assignor beside Java's, up to a million partitions (BENCH="--help")
-	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m bench_assign $(BENCH)
+	cd tests && PYTHONPATH=.:programs ../$(BIN)/python -P -m bench_assign $(BENCH)
 
 bench-sessions: setup  ## 1,000 seats in one process on a real Kafka: CPU and memory (BENCH="--help")
-	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m bench_sessions $(BENCH)
+	cd tests && PYTHONPATH=.:programs ../$(BIN)/python -P -m bench_sessions $(BENCH)
 
 bench-scale: setup  ## what grows with partitions, seats and executors (BENCH="--minutes 60")
-	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m bench_scale $(BENCH)
+	cd tests && PYTHONPATH=.:programs ../$(BIN)/python -P -m bench_scale $(BENCH)
 
 bench-seats: $(SPARK_VENV)/.installed  ## who reads what when executors die; KILLS=10 of each (BENCH="--only undisturbed")
 	$(IN_TESTS) -m bench_seats --kills $(KILLS) $(BENCH)
@@ -218,7 +218,7 @@ $(SPARK_VENV)/.ready: pyproject.toml $(VERSIONS)
 	$(PYTHON) -m venv $(SPARK_VENV)
 	$(PIP_LINES) | $(SPARK_VENV)/bin/python -m pip install $(QUIET) --requirement /dev/stdin
 	$(SPARK_VENV)/bin/pip install $(PIP_ARGS) $(OF_SPARK) 'pyspark[connect]==$(SPARK)' --group spark-tests
-	cd tests && PYTHONPATH=. ../$(SPARK_VENV)/bin/python -P -m harness.compiled_archives
+	cd tests && PYTHONPATH=.:programs ../$(SPARK_VENV)/bin/python -P -m harness.compiled_archives
 	@touch $@
 
 $(SPARK_VENV)/.installed: $(SPARK_VENV)/.ready $(WHEEL_DIR)/.built

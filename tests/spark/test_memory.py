@@ -1,4 +1,4 @@
-"""The memory that a batch takes, and that many small batches leave none behind (the full soak: tests/soak)."""
+"""The memory that a batch takes, and that many small batches leave none behind (the full soak: tests/programs/soak)."""
 
 import gc
 import os

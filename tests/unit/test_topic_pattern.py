@@ -1,4 +1,4 @@
-"""The syntax taken over from java.util.regex. Beside the real one: tests/differential/test_patterns_against_java.py."""
+"""The syntax taken over from java.util.regex. The differential program has the real one beside it."""
 
 import time
 from itertools import count

@@ -43,7 +43,7 @@ def test_a_line_that_is_no_fact_is_an_error_with_its_number(line: str, tmp_path:
 def judged(path: Path) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-P", "-m", "history", str(path)]
     return subprocess.run(
-        command, cwd=ROOT / "tests", env={"PYTHONPATH": "."}, capture_output=True, text=True, check=False
+        command, cwd=ROOT / "tests" / "programs", env={"PYTHONPATH": "."}, capture_output=True, text=True, check=False
     )
 
 
@@ -64,7 +64,7 @@ def test_a_file_that_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
 
 
 def test_the_judge_imports_nothing_of_the_product() -> None:
-    for path in (ROOT / "tests" / "history").glob("*.py"):
+    for path in (ROOT / "tests" / "programs" / "history").glob("*.py"):
         assert not {"spark_kgroup", "pyspark_kgroup", "chaos", "harness"} & set(_imported(path)), path
 
 

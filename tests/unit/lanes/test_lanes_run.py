@@ -1,4 +1,4 @@
-"""`tests/lanes`: lanes beside each other, a run that ends at the first failure, and failures that can be read."""
+"""`lanes`: lanes beside each other, a run that ends at the first failure, and failures that can be read."""
 
 import json
 import os

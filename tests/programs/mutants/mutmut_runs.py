@@ -123,7 +123,7 @@ def run(folder: Path, names: Collection[str], jobs: int, cpu_s_max: int) -> None
     """
     environment = {
         **os.environ,
-        "PYTHONPATH": str(ROOT / "tests"),
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), str(ROOT / "tests" / "programs")]),
         "PYTHONUNBUFFERED": "1",
         "HYPOTHESIS_PROFILE": "few",
         "KGROUP_SIMULATION_SEEDS": "20",

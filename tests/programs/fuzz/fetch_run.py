@@ -32,7 +32,7 @@ SHOWN = 20
 
 READER = (sys.executable, "-P", "-m", "fuzz.fetch_process")
 
-_PATH = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+_PATH = os.pathsep.join([*map(str, Path(__file__).parents[1:3]), os.environ.get("PYTHONPATH", "")])
 
 
 class _Process:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ROOMS_FILE = ROOT / "conf" / "mutants.toml"
 PACKAGES = {"spark_kgroup": ROOT / "spark_kgroup", "pyspark_kgroup": ROOT / "datasource" / "pyspark_kgroup"}
 """Name by which a package is imported -> its folder."""

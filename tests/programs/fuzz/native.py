@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 
 from harness.record_batches import Batch, Record, in_transaction, marker
 
-NATIVE = Path(__file__).parents[2] / "datasource" / "pyspark_kgroup" / "executor" / "native"
+NATIVE = Path(__file__).parents[3] / "datasource" / "pyspark_kgroup" / "executor" / "native"
 PROGRAM = Path(__file__).with_name("records_fuzz.c")
 
 WATCHED = ("-O1", "-g", "-std=c11", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")

@@ -31,10 +31,10 @@ TIMEOUT_S = 180.0
 
 POLL_S = 0.1
 
-CONF = Path(__file__).parents[2] / "conf"
+CONF = Path(__file__).parents[3] / "conf"
 
-WORKERS_PATH = str(Path(__file__).parents[1])
-"""PYTHONPATH of Spark's workers: they run functions of this package."""
+WORKERS_PATH = os.pathsep.join(map(str, Path(__file__).parents[1:3]))
+"""PYTHONPATH of Spark's workers: they run functions of this package, which needs the harness."""
 
 
 class Lines:

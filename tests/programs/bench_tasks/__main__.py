@@ -1,4 +1,4 @@
-"""`python -m bench_tasks` (in tests/): a slow operator behind a topic of few partitions, with and without more tasks.
+"""`python -m bench_tasks`: a slow operator behind a topic of few partitions, with and without more tasks.
 
 One Spark in local mode drains the same topic with each source, in turn. The operator sleeps for each row, as one that
 asks a service would. The table comes as Markdown on stdout, progress on stderr.

@@ -1,4 +1,4 @@
-"""`python -m bench_sessions` (in tests/): many seats in one process on a real Kafka, under both protocols.
+"""`python -m bench_sessions`: many seats in one process on a real Kafka, under both protocols.
 
 Each run has a process of its own. A Markdown table comes on stdout, progress on stderr.
 """

@@ -1,4 +1,4 @@
-"""`python -m bench` (in tests/): the built-in Kafka source and ours on the same topics of one broker, in turn.
+"""`python -m bench`: the built-in Kafka source and ours on the same topics of one broker, in turn.
 
 Starts a Kafka, and for each source a Spark driver of its own: the built-in one, ours with either reader, and one that
 only repeats ready rows, the ceiling. Every query is run once to warm up, then in interleaved repetitions, so that other
@@ -107,7 +107,11 @@ class Driver:
                     raise self._ended() from None
 
     def _environment(self) -> dict[str, str]:
-        return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "TMPDIR": str(self._folder)}
+        return {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[1:3])),
+            "TMPDIR": str(self._folder),
+        }
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()

@@ -1,4 +1,4 @@
-"""`python -m bench_assign` (in tests/): our sticky assignor beside Java's, on the same groups.
+"""`python -m bench_assign`: our sticky assignor beside Java's, on the same groups.
 
 Each case runs in a process of its own, ours and then Java's, a few times: a leader's first rebalance is a cold one.
 Java runs as a single source file with Kafka's own jars. A Markdown table comes on stdout, progress on stderr.

@@ -20,7 +20,7 @@ from pathlib import Path
 from full_run.results import Result, counted, page
 from spark_kgroup.testing.java import find_java
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 LOGS = ROOT / ".build" / "full"
 PAGE = ROOT / "tests" / "LAST_FULL_RUN.md"
 

@@ -1,4 +1,4 @@
-"""`python -m bench_seats` (in tests/): moves of partitions when executors are killed, of the built-in source and ours.
+"""`python -m bench_seats`: moves of partitions when executors are killed, of the built-in source and ours.
 
 Starts a Kafka, and for each source and set-up a Spark cluster with a driver of its own, one after the other. No process
 is left, nor after Ctrl-C.

@@ -1,4 +1,4 @@
-"""`python -m lanes` (in tests/): the checks of `make test`, as lanes side by side, for most of a test is waiting.
+"""`python -m lanes`: the checks of `make test`, as lanes side by side, for most of a test is waiting.
 
 Each lane is a make target, and can be run by itself. Its output goes to `.build/test/<lane>.log`. A line a minute says
 how far all lanes are. The first failed test ends the run, unless it is to keep going. Failures come last: the end of
@@ -18,7 +18,7 @@ import typer
 from lanes.lane import Failure, Lane
 from lanes.run import Run
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / ".build" / "test"
 
 AT_ONCE = 4

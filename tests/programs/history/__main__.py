@@ -22,7 +22,7 @@ def main() -> int:
         epilog="examples:\n  python -m history /tmp/kgroup-chaos-x/history.jsonl\n  python -m history --all run.jsonl",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("file", type=Path, help="a line of JSON for each fact (tests/history/facts.py)")
+    parser.add_argument("file", type=Path, help="a line of JSON for each fact (tests/programs/history/facts.py)")
     parser.add_argument("--all", action="store_true", help="print every violation, not the first of each promise")
     asked = parser.parse_args()
     try:

@@ -1,4 +1,4 @@
-"""`python -m bench_scale` (in tests/): the costs that grow with partitions, seats and executors, and how much.
+"""`python -m bench_scale`: the costs that grow with partitions, seats and executors, and how much.
 
 The driver's half runs on a real Kafka, each size in a process of its own. Executors above three are simulated: the
 registry's own bookkeeping, and Spark's placement of tasks. Tables in Markdown come on stdout, progress on stderr.
