@@ -82,7 +82,8 @@ def test_a_partition_still_being_read_is_claimed_though_assigned_to_nobody(run: 
     assert not withheld & (members["one-0"].assignment | members["two-0"].assignment)
     assert withheld <= members["one-0"].claimed
     # So the newcomer, whose join was a static one, sees no orphans and forces no rebalance.
-    generation = second.view().seats[0].identity.generation
+    joined = second.wait_until(lambda v: v.seats[0].identity.generation > 0, 20_000)  # it hears of it after the broker
+    generation = joined.seats[0].identity.generation
     boundary.advance(EMPTY)
     assert second.view().seats[0].identity.generation == generation
 

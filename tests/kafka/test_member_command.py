@@ -146,7 +146,7 @@ def test_an_error_that_ends_a_member_is_printed_once(
     (event,) = done.stdout.splitlines()
     assert event.split()[1:3] == ["error", "generation"]
     (line,) = done.stderr.splitlines()
-    assert "--session-timeout-ms" in line
+    assert "set `session.timeout.ms` within" in line
     assert "session" not in event
 
 
@@ -329,7 +329,7 @@ def shares(kafka: ApacheKafka, group: str, members: int) -> list[set[Pair]] | No
         (["--topics", "no-such-topic"], "'no-such-topic' does not exist"),
         (["--assignor", "fair"], "cooperative-sticky"),
         (["--bootstrap-server", "localhost"], "not HOST:PORT"),
-        (["--session-timeout-ms", "10"], "--session-timeout-ms"),
+        (["--session-timeout-ms", "10"], "set `session.timeout.ms` within"),
         (["--topics", " , "], "--topics names no topic"),
         (["--instance-id", ""], "--instance-id is empty"),
     ],

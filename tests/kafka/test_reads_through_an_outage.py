@@ -37,8 +37,8 @@ def test_a_read_goes_on_where_it_was_after_an_outage(
             kafka.nodes[0].restart()
             offsets += [offset for batch in rest.result(120) for offset in batch["offset"].to_pylist()]
     assert offsets == list(range(RECORDS))
-    (warning,) = caplog.records
-    assert "Trying again, for 300 s at most" in warning.getMessage()
+    tried = [record for record in caplog.records if "Trying again, for 300 s at most" in record.getMessage()]
+    assert len(tried) == 1, "told once; a broker that takes longer to come back makes another warning, of the silence"
 
 
 def test_a_read_waits_through_an_outage_for_as_long_as_the_option_says(
@@ -64,7 +64,7 @@ def test_a_read_waits_through_an_outage_for_as_long_as_the_option_says(
         tickets = reader.partitions(start, end)
         kafka.nodes[0].kill()
         began = time.monotonic()
-        with pytest.raises(WireError, match=r"kafka\.bootstrap\.servers"):
+        with pytest.raises(WireError, match=r"`bootstrap\.servers`"):
             reader.latestOffset(end)
         with pytest.raises(WireError, match="Nothing came for 3 s"):
             list(reader.read(tickets[0]))

@@ -160,7 +160,7 @@ def test_the_error_about_a_session_beyond_the_broker_s_cap_names_option_and_fix(
     member = join("a", "--session-timeout-ms", "1800001")
     assert member.end() == 1
     (line,) = member.stderr.splitlines()
-    assert "set --session-timeout-ms within the broker's group.min/max.session.timeout.ms" in line
+    assert "set `session.timeout.ms` within the broker's group.min/max.session.timeout.ms" in line
     assert "6000 to 1800000" in line
 
 

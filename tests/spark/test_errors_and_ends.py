@@ -75,7 +75,7 @@ def test_a_port_without_a_broker_is_one_clear_error(spark: SparkSession, group: 
 
 def assert_one_clear_error(spark: SparkSession, read: dict[str, str], tmp_path: Path) -> None:
     query = start(spark, read, tmp_path / "cp", Collected())
-    with pytest.raises(Exception, match=r"kafka\.bootstrap\.servers"):
+    with pytest.raises(Exception, match=r"`bootstrap\.servers`"):
         query.awaitTermination(60)
 
 

@@ -222,7 +222,7 @@ def test_an_option_that_does_not_fit_the_cluster_ends_in_time_with_its_name_and_
         {
             "one topic of two": (
                 stream(server, f"{topic},fligths"),
-                ("'fligths' does not exist", "create it, or correct the subscription"),
+                ("'fligths' does not exist", "create it, or correct the option `subscribe`"),
             ),
             "a partition left out": (
                 starting('"0": 0'),

@@ -263,7 +263,7 @@ AS_BOB = {"sasl.username": BOB, "sasl.password": PASSWORDS[BOB]}
         ("SASL_SSL", "topic", AS_BOB, "GROUP_AUTHORIZATION_FAILED"),
         ("SASL_SSL", "group", AS_BOB, "may not see topic"),
         ("EXPIRED", "", None, "certificate has expired"),
-        ("OTHER_CA", "", None, r"kafka\.ssl\.ca\.location"),
+        ("OTHER_CA", "", None, r"`ssl\.ca\.location`"),
     ],
     ids=["wrong password", "no right to the group", "no right to the topic", "expired certificate", "unknown CA"],
 )

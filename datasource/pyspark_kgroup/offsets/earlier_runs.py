@@ -1,4 +1,4 @@
-"""The traces of a query's earlier runs: the partitions of their seats, the seats under which they read, their numbers.
+"""A query's earlier runs, by their traces, and this one: whose seats read, which partitions they owned, their numbers.
 
 Runs on: driver. Pure.
 
@@ -10,11 +10,11 @@ committed offsets. So an offset with that number, or a higher one, and another p
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark_kgroup.offsets.checkpoint import Checkpoint, Period
 from spark_kgroup.member.config import PreviouslyOwned
-from spark_kgroup.model import UNKNOWN_MEMBER_ID, TopicPartition
+from spark_kgroup.model import UNKNOWN_MEMBER_ID, MemberIdentity, TopicPartition
 from spark_kgroup.seat_note import Author
 
 
@@ -48,6 +48,44 @@ def earlier_runs(checkpoint: Checkpoint, texts: Iterable[str], *, group: str, ap
         last=max([checkpoint.run, *(author.run for author in authors if author.run is not None)]),
         seats=frozenset(seats),
     )
+
+
+class ThisRun:
+    """One run of an application.
+
+    Args:
+        group: the group's id.
+        app: the prefix of the instance ids.
+        process: mark of this process, which no other run with its number has.
+
+    Attributes:
+        author: of the run's commits. It has no number before `begin`.
+    """
+
+    def __init__(self, group: str, app: str, process: str) -> None:
+        self._group = group
+        self.author = Author(app=app, process=process)
+        self._earlier = EarlierRuns()
+
+    @property
+    def earlier_seats(self) -> frozenset[str]:
+        """Instance ids under which earlier runs owned partitions or committed offsets."""
+        return self._earlier.seats
+
+    def begin(self, planned: Checkpoint, texts: Iterable[str]) -> None:
+        """Take this run's number BEFORE a seat joins: commits with that number, or a higher one, were made since.
+
+        Args:
+            planned: the end of the last batch that the last run planned.
+            texts: the metadata of the group's committed offsets.
+        """
+        self._earlier = earlier_runs(planned, texts, group=self._group, app=self.author.app)
+        self.author = replace(self.author, run=self._earlier.last + 1)
+
+    def author_as(self, who: MemberIdentity) -> Author:
+        """The author that a seat of this run writes beside its commits."""
+        number = (who.instance_id or "").rpartition("-")[2]
+        return replace(self.author, seat=int(number)) if number.isdecimal() else self.author
 
 
 def owned_by_seat(planned: Checkpoint, group: str) -> dict[str, PreviouslyOwned]:

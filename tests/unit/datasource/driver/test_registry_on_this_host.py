@@ -4,8 +4,7 @@ import socket
 
 import pytest
 
-from pyspark_kgroup.driver import query as query_module
-from pyspark_kgroup.driver.query import Query
+from pyspark_kgroup.driver.registry.executors import Executors
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.channel import connect
 
@@ -21,23 +20,20 @@ OPTIONS = {"kafka.bootstrap.servers": "a:9092", "kafka.group.id": "g", "subscrib
     ],
 )
 def test_a_registry_listens_where_its_executors_are(
-    monkeypatch: pytest.MonkeyPatch, stays: bool, options: dict[str, str], host: str | None, reached: bool
+    stays: bool, options: dict[str, str], host: str | None, reached: bool
 ) -> None:
-    monkeypatch.setattr(query_module, "stays_on_this_host", lambda: stays)
-    query = Query(parse({**OPTIONS, **options}), bounded=False)
-    registry = query._start_registry(["g-0"], None)
-    assert registry is not None
-    query._registry = registry
+    executors = Executors(parse({**OPTIONS, **options}), bounded=False, on_durable=lambda _: None)
+    assert executors.start(["g-0"], {}, on_spark=False, on_this_host=stays)
     try:
-        connect(("127.0.0.1", registry.port), registry.key).close()
+        access = executors.access()
+        assert access is not None
+        assert access.host == host
+        connect(("127.0.0.1", access.port), access.key).close()
         try:
-            socket.create_connection(("127.0.0.9", registry.port), 30).close()  # another address of this host
+            socket.create_connection(("127.0.0.9", access.port), 30).close()  # another address of this host
         except ConnectionRefusedError:
             assert not reached
         else:
             assert reached
-        (ticket,) = query._tickets("b", {"g-0": [[]]}, {})
-        assert ticket.registry is not None
-        assert ticket.registry.host == host
     finally:
-        registry.close()
+        executors.stop()

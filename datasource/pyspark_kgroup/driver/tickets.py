@@ -1,0 +1,90 @@
+"""The tickets of a batch: which ranges each seat reads, in how many pieces, and how tasks read them.
+
+Runs on: driver, in the stream-reader process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pyspark_kgroup.driver.boundary.boundary import Boundary
+from pyspark_kgroup.driver.leaders import leader_of, ranges_of
+from pyspark_kgroup.driver.registry.executors import Executors
+from pyspark_kgroup.driver.registry.seats import Part, parts_of
+from pyspark_kgroup.offsets.checkpoint import Checkpoint
+from pyspark_kgroup.offsets.plan import Ranges, positions_by_seat, ranges_by_seat
+from pyspark_kgroup.options.parser import SourceOptions
+from pyspark_kgroup.shared.tickets import Mode, Position, Range, SeatRanges, TicketPayload
+from spark_kgroup.model import TopicPartition
+
+
+class SeatReads(NamedTuple):
+    """What the seats read in one batch.
+
+    Attributes:
+        pieces: seat -> the ranges that it reads, by pieces.
+        owned: seat -> where the next batch begins. Seats fetch ahead from there.
+    """
+
+    pieces: Mapping[str, Sequence[Sequence[Range]]]
+    owned: Mapping[str, Sequence[Position]]
+
+
+def seat_reads(boundary: Boundary, options: SourceOptions, start: Checkpoint, end: Checkpoint) -> SeatReads:
+    """What the seats read between two offsets: these alone decide, on every replay."""
+    topics = boundary.logs.topics
+    plan = boundary.logs.readable(end, ranges_by_seat(start, end))
+    read = {tp for ranges in plan.values() for tp in ranges}
+    return SeatReads(
+        pieces={
+            seat: [ranges_of(piece, topics) for piece in pieces] for seat, pieces in _pieces_of(plan, options).items()
+        },
+        owned={
+            seat: [
+                Position(*tp, offset, tag, None if tp in read else leader_of(topics, tp))
+                for tp, offset, tag in positions
+                if tp in read or not boundary.stops.is_reached(topics, tp, offset)  # else nothing to fetch ahead
+            ]
+            for seat, positions in positions_by_seat(end, topics).items()
+        },
+    )
+
+
+def _pieces_of(
+    plan: Mapping[str, Ranges], options: SourceOptions
+) -> Mapping[str, Sequence[Sequence[tuple[TopicPartition, tuple[int, int]]]]]:
+    """The ranges that each seat reads, in one piece, or in as many as options say."""
+    at_least, offsets_max = options.min_partitions, options.max_records_per_partition
+    if at_least is None and offsets_max is None:
+        return {seat: [tuple(sorted(ranges.items()))] for seat, ranges in plan.items()}
+    from pyspark_kgroup.offsets.pieces import pieces_of_seats  # most queries divide no share
+
+    return pieces_of_seats(plan, at_least, offsets_max)
+
+
+def tickets_of(batch: str, reads: SeatReads, options: SourceOptions, executors: Executors) -> list[TicketPayload]:
+    """The tickets of a new scan of a batch: bound to a seat now, or when a task asks the registry.
+
+    Args:
+        batch: a digest of the batch's two offsets, by which batches are told apart.
+        reads: what the seats read in it.
+        options: of the query.
+        executors: of the query.
+    """
+    scan = executors.plan(batch, reads.pieces, reads.owned)
+    settings, access, sidecars = options.read_settings(), executors.access(), executors.sidecars()
+    fixed = scan.mode is Mode.FIXED
+    parts: Sequence[Part | None] = parts_of(scan.tickets) if fixed else [None] * len(scan.tickets)
+    return [
+        TicketPayload(
+            scan_id=scan.scan_id,
+            ticket=number,
+            mode=scan.mode,
+            reads=SeatRanges(seat=part.seat, ranges=tuple(reads.pieces[part.seat][part.piece])) if part else None,
+            settings=settings,
+            registry=access,
+            sidecars=sidecars,
+        )
+        for number, part in enumerate(parts)
+    ]
