@@ -106,7 +106,7 @@ DECODED_BYTES_MAX: Final = 64 * 1024 * 1024
 PREFETCH_BYTES_PER_EXECUTOR. A thousand to one is usual where records repeat themselves and batches are compressed."""
 
 PREFETCH_BYTES_PER_EXECUTOR: Final = 64 * 1024 * 1024
-"""Most bytes that one executor holds ahead of the next batch, in all its seats, librdkafka's queues included.
+"""Most bytes that one executor holds ahead of the next batch, in all its seats.
 librdkafka: queued.max.messages.kbytes, 64 MiB for one consumer."""
 
 PREFETCH_BYTES_MIN: Final = 1024 * 1024
@@ -302,8 +302,8 @@ FETCH_SILENCE_MS: Final = 10_000
 `SEAT_SERVER_SILENCE_MS`)."""
 
 FETCH_AWAITED_MS: Final = SEAT_SERVER_STALL_MS // 2
-"""How long a read of a seat's server waits for a broker's bytes, connection included, while it has records of other
-brokers to send (ours)."""
+"""How long a read of a seat's server waits for a broker's bytes, connection included, until that broker has
+failed (ours)."""
 
 FETCH_TURN_MS: Final = 10
 """How long one answer is received until other brokers have their turn (ours): a hundred times the cost of a turn, and

@@ -49,7 +49,7 @@ app.command("remove-members", epilog=remove_members_command.EXAMPLES)(remove_mem
 
 
 def main() -> None:
-    """Run the command line. A `KgroupError` is shown in the command's words, without a traceback, with exit code 1."""
+    """Run the command line. A `KgroupError` is shown without a traceback, with exit code 1."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a topic's name may have letters that a terminal has not

@@ -176,7 +176,7 @@ class Query:
             self._tell_of_seats(runtime)
             self._registered = [seat.instance_id for seat in runtime.view().seats]
             knows_executors = self._executors.start(
-                self._registered, planned.record_bytes, on_spark=jvm is not None, on_this_host=stays_on_this_host()
+                self._registered, planned.record_bytes, on_spark=jvm is not None, on_this_host=stays_on_this_host
             )
             if knows_executors and not self._bounded and grows_with_executors(self._options):
                 self._seat_count = SeatCount(least=fill_in_members(self._options).members or 1)
@@ -239,3 +239,4 @@ class Query:
         if self._runtime is not None:
             self._runtime.close()
             self._runtime = self._boundary = None
+        self._executors.release_key()

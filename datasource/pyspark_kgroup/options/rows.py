@@ -413,7 +413,7 @@ PREFETCH_BYTES = Option(
     range=f"0, or {PREFETCH_BYTES_MIN} to {LONG_MAX} bytes",
     effect="How much of this query each executor fetches and converts ahead of the next micro-batch, for all of the "
     "query's seats there together. 0 turns this off: every task opens its own consumer. "
-    "With reader=librdkafka this has no effect.",
+    "With reader=librdkafka nothing is fetched ahead either way.",
     origin="ours; as librdkafka's queued.max.messages.kbytes",
     acts="executor",
     read=zero_or_number(PREFETCH_BYTES_MIN, LONG_MAX),

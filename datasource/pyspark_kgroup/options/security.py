@@ -80,8 +80,9 @@ def parse_security(given: Mapping[str, str]) -> dict[str, str]:
 
 def _needs_callback(values: Mapping[str, str]) -> bool:
     """Whether tokens come from a function, and not from a token endpoint."""
+    logs_in = values.get(rows.PROTOCOL.name, "").startswith("SASL_")
     from_endpoint = values.get(rows.METHOD.name) == "oidc" or rows.ENDPOINT.name in values
-    return values.get(rows.MECHANISM.name) == "OAUTHBEARER" and not from_endpoint
+    return logs_in and values.get(rows.MECHANISM.name) == "OAUTHBEARER" and not from_endpoint
 
 
 # ---------------------------------------------------------------------------------------------- the driver

@@ -249,9 +249,10 @@ def _check_effects(given: Collection[str], values: Mapping[str, str]) -> None:
     for beginnings, setting, needed in _USED_BY:
         for name in given:
             if name.startswith(beginnings) and values.get(setting) not in needed:
+                what = "The token function" if name == _PROVIDER else f"Option `{name}`"
                 raise OptionError(
-                    f"Option `{name}` has no effect, because `{setting}` is {values.get(setting, 'not given')}: set "
-                    f"`{setting}` to {' or '.join(needed)}, or leave `{name}` out."
+                    f"{what} has no effect, because `{setting}` is {values.get(setting, 'not given')}: set "
+                    f"`{setting}` to {' or '.join(needed)}, or leave it out."
                 )
 
 

@@ -247,7 +247,7 @@ def test_the_host_name_is_checked_unless_it_is_turned_off_as_clients_do(text: st
     [
         ({"username": "u", "password": SECRET}, "`sasl.username` has no effect, because `security.protocol` is PLAINT"),
         ({"protocol": "SSL", "mechanism": "PLAIN"}, "`sasl.mechanism` has no effect"),
-        ({"protocol": "SSL", "token": lambda: Token(SECRET, 1.0)}, "`token` has no effect"),
+        ({"protocol": "SSL", "token": lambda: Token(SECRET, 1.0)}, "The token function has no effect"),
         ({"verify_hostname": False}, "`ssl.endpoint.identification.algorithm` has no effect"),
         ({"verify_certificate": False}, "`enable.ssl.certificate.verification` has no effect"),
         ({"ca_location": "/ca.pem"}, "`ssl.ca.location` has no effect"),

@@ -40,7 +40,9 @@ class Executors:
         self._registry: Registry | None = None
         self._key: ApplicationKey | None = None
 
-    def start(self, seats: Sequence[str], remembered: Mapping[str, int], *, on_spark: bool, on_this_host: bool) -> bool:
+    def start(
+        self, seats: Sequence[str], remembered: Mapping[str, int], *, on_spark: bool, on_this_host: Callable[[], bool]
+    ) -> bool:
         """Start the registry that executors ask which seat to read.
 
         Under AvailableNow without a limit one batch reads all: a sidecar would take longer to start than it saves. On
@@ -50,7 +52,7 @@ class Executors:
             seats: their instance ids.
             remembered: topic -> bytes of its records, as an earlier run has seen them.
             on_spark: whether this process is a stream reader of Spark's, beside others of its application.
-            on_this_host: whether the query stays on this host.
+            on_this_host: tells whether the query stays on this host.
 
         Returns:
             Whether there is a registry: not if executors are not to fetch ahead.
@@ -66,16 +68,18 @@ class Executors:
         if on_spark and CALLBACK not in self._options.consumer_config():
             folder = key_folder(os.getppid())  # with a callback, its module may be on the path of our workers alone
             self._key = hold_key(folder) if folder is not None else None
-        self._registry = Registry(
+        here = self._options.registry_host is None and on_this_host()
+        registry = Registry(
             seats,
             key=self._key.value if self._key is not None else None,
             homes_serve_others=self._options.homes_serve_others,
-            bind_host=_LOOPBACK if on_this_host and self._options.registry_host is None else "",
+            bind_host=_LOOPBACK if here else "",
             port=self._options.registry_port,
             on_durable=self._on_durable,
         )
-        self._registry.start()
-        self._registry.sizes.remember(remembered)
+        registry.start()
+        registry.sizes.remember(remembered)
+        self._registry = registry
         return True
 
     def stop(self) -> None:
@@ -83,7 +87,6 @@ class Executors:
         if self._registry is not None:
             self._registry.close()
             self._registry = None
-        self.release_key()
 
     def release_key(self) -> None:
         """Let the application's key go with its last stream reader. Safe to call twice."""

@@ -75,6 +75,7 @@ class SeatServer:
         self._ahead = ahead
         self._prefetcher = prefetcher
         self._tags: Mapping[TopicPartition, str] = {}  # of the logs from which the records in `ahead` came
+        self._unusual: Unusual | None = None  # why the prefetcher cannot go on
 
     def run(self) -> None:
         """Serve one read after the other, and fetch ahead between them.
@@ -145,6 +146,8 @@ class SeatServer:
             log.debug("a worker has gone: %s", problem)
             if not finished:
                 self._say(WorkerGone())
+            if self._unusual is not None:  # the prefetcher has lost records that its next requests would not ask for
+                raise self._unusual from None
         finally:
             worker.close()
         self._take_on(owned, leaders)  # the next batch begins there, also where other tasks read the rest of this one
@@ -198,7 +201,8 @@ class SeatServer:
                 break
             try:
                 self._prefetcher.fetch(unread)
-            except Unusual:
+            except Unusual as unusual:
+                self._unusual = unusual
                 yield from gathered.flush()  # else the worker would fetch these rows again
                 raise
             fetched = self._ahead.take(ends)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
-from typing import Literal
+from typing import Final, Literal
 
 from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.executor.sidecar.seat_processes import PrefetchQuota, SeatProcesses, Server
@@ -39,6 +40,8 @@ from pyspark_kgroup.shared.tickets import Executor, ReadSettings, SidecarAddress
 from spark_kgroup.tasks import TaskSet
 
 log = logging.getLogger(__name__)
+
+_NUMBERS: Final = re.compile(r"\d+")
 
 
 def bind_of(message: QueryMessage) -> Bind:
@@ -83,7 +86,7 @@ class SidecarQuery:
         self._share = PrefetchQuota()
         self._servers: dict[str, Server] = {}
         self._rests_until_s: dict[str, float] = {}  # seats that cannot be fetched natively for now
-        self._warned: set[str] = set()
+        self._warned: set[str] = set()  # reasons without their numbers: an offset makes no other reason
         self._reads_as: Read | None = None  # the last request of this executor's own workers
         self._asked_at_s = time.monotonic()
         self._tasks = TaskSet(self._on_failure)
@@ -280,10 +283,11 @@ class SidecarQuery:
             self._let_go(name)
 
     def _let_rest(self, name: str, reason: str) -> None:
-        """A seat's server cannot fetch natively, and ends. Each reason is a warning once, since it may last."""
+        """A seat's server cannot fetch natively, and ends. Each kind of reason is a warning once, since it may last."""
+        kind = _NUMBERS.sub("", reason)
         self._rests_until_s[name] = time.monotonic() + SEAT_SERVER_REST_MS / 1000
-        level = logging.DEBUG if reason in self._warned else logging.WARNING
-        self._warned.add(reason)
+        level = logging.DEBUG if kind in self._warned else logging.WARNING
+        self._warned.add(kind)
         log.log(
             level,
             "Nothing is fetched ahead for seat %s, and its workers read directly, for %d s: %s.",

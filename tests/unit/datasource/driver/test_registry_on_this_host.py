@@ -23,7 +23,7 @@ def test_a_registry_listens_where_its_executors_are(
     stays: bool, options: dict[str, str], host: str | None, reached: bool
 ) -> None:
     executors = Executors(parse({**OPTIONS, **options}), bounded=False, on_durable=lambda _: None)
-    assert executors.start(["g-0"], {}, on_spark=False, on_this_host=stays)
+    assert executors.start(["g-0"], {}, on_spark=False, on_this_host=lambda: stays)
     try:
         access = executors.access()
         assert access is not None

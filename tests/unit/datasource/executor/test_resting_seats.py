@@ -106,13 +106,13 @@ def test_a_reason_that_lasts_is_a_warning_once(
     @on_a_loop
     async def scenario() -> None:
         async with seats() as some:
-            for reason in (REASON, REASON, "t-1: an old format"):
+            for reason in (REASON, REASON, "t-1: no records from 7", "t-1: no records from 9"):
                 assert some.are_served("g-0")
                 await some.end_with(reason)
 
     scenario()
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert [text.rpartition(" s: ")[2] for text in warnings] == [f"{REASON}.", "t-1: an old format."]
+    assert [text.rpartition(" s: ")[2] for text in warnings] == [f"{REASON}.", "t-1: no records from 7."]
     assert warnings[0].startswith("Nothing is fetched ahead for seat g-0, and its workers read directly, for 0 s")
 
 

@@ -8,18 +8,33 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 from harness.fetch_broker import FetchBroker, answering, partition, wanted
 from harness.record_batches import Batch, Record
 from harness.waiting import wait_for
 
 from pyspark_kgroup.executor.batch_stream import receive
+from pyspark_kgroup.executor.native.decode import Unusual
 from pyspark_kgroup.executor.sidecar import seat_processes, seat_server
+from pyspark_kgroup.executor.sidecar.prefetch_buffer import PrefetchBuffer
+from pyspark_kgroup.executor.sidecar.prefetcher import Prefetcher
 from pyspark_kgroup.executor.sidecar.seat_processes import PrefetchQuota
+from pyspark_kgroup.executor.sidecar.seat_server import SeatServer
+from pyspark_kgroup.shared.arrow import arrow_schema
 from pyspark_kgroup.shared.channel import Frames, frame
-from pyspark_kgroup.shared.messages import CannotFetch, Finished, QueryMessage, Serve, StartSeatServer, parse, to_json
+from pyspark_kgroup.shared.messages import (
+    CannotFetch,
+    Finished,
+    QueryMessage,
+    Serve,
+    StartSeatServer,
+    WorkerGone,
+    parse,
+    to_json,
+)
 from pyspark_kgroup.shared.tickets import Leader, Position, Range
 from spark_kgroup.model import ErrorCode, TopicPartition
 
@@ -216,6 +231,42 @@ def test_a_server_ends_between_reads_if_nothing_is_left_that_it_can_fetch(logs: 
     refused = answer(control)
     assert isinstance(refused, CannotFetch)
     assert "UNKNOWN_SERVER_ERROR" in refused.reason
+
+
+class Refusing:
+    """A prefetcher that has rows of `P0` at the first look of a read, and cannot go on at the second."""
+
+    def __init__(self, ahead: PrefetchBuffer) -> None:
+        self._ahead = ahead
+        self._looks = 0
+
+    def fetch(self, _: object) -> None:
+        self._looks += 1
+        if self._looks > 1:
+            raise Unusual("t-0: an old format")
+        row = {"topic": "t", "partition": 0, "offset": 0, "value": b"v", "timestampType": 0}
+        self._ahead.add(pa.RecordBatch.from_pylist([row], arrow_schema(False)), P0)
+
+    def connections(self) -> tuple[()]:
+        return ()
+
+    def nothing(self, *_: object) -> None: ...
+
+    begin = end = settle = go_on = take = nothing
+
+
+def test_a_server_that_cannot_go_on_ends_though_its_worker_has_gone_just_then() -> None:
+    """Its prefetcher has forgotten records that came behind: the next read would not have them."""
+    ours, its = socket.socketpair()
+    ahead = PrefetchBuffer()
+    server = SeatServer(its, ahead, cast("Prefetcher", Refusing(ahead)))
+    request = Serve(ranges=(Range(*P0, 0, 10),), owned=(Position(*P0, 10, "x/1"),), tells_sizes=False)
+    with ours, its:
+        ask(ours, request).close()
+        ours.shutdown(socket.SHUT_WR)  # no other request comes
+        with pytest.raises(Unusual, match="an old format"):
+            server.run()
+        assert answer(ours) == WorkerGone()
 
 
 def offsets_until_cut_off(worker: socket.socket) -> list[tuple[int, int]]:

@@ -172,6 +172,7 @@ def test_a_missing_security_option_is_named(properties: dict[str, str], missing:
 @pytest.mark.parametrize(
     ("properties", "name", "needed"),
     [
+        (OAUTH | {"security.protocol": "SSL"}, "`sasl.mechanism`", "`security.protocol` to SASL_SSL or SASL_PLAINTEXT"),
         ({"ssl.ca.location": "/ca"}, "`ssl.ca.location`", "`security.protocol` to SASL_SSL or SSL"),
         ({"sasl.username": "ann"}, "`sasl.username`", "`security.protocol` to SASL_SSL or SASL_PLAINTEXT"),
         ({"security.protocol": "SSL", "sasl.password": HUSH}, "`sasl.password`", "`security.protocol`"),
