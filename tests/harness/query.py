@@ -94,6 +94,10 @@ class Query:
         report = self._reader.reportLatestOffset()
         return int(report["reads"]["at_home"]) if report is not None else 0
 
+    def await_served(self) -> None:
+        """Wait until a read that the sidecar has served is counted, which is a moment after its worker is done."""
+        wait_for(lambda: self.served_warm > 0, "a read to be counted as the sidecar's", 30)
+
     def settle(self) -> None:
         """Trigger until no batch is left to run, by ends of logs that are listed after this call."""
         began_ms = monotonic_ms()

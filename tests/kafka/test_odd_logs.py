@@ -44,7 +44,10 @@ def read(server: str, topic: str, executor: Executor | None, **options: str) -> 
     group = f"group-{topic}-{uuid4().hex[:4]}"
     with Query(server, group, topic, executor=executor, includeHeaders="true", **options) as query:
         query.settle()
-        assert (query.served_warm > 0) == (executor is not None and load().library is not None)
+        if executor is not None and load().library is not None:
+            query.await_served()
+        else:
+            assert query.served_warm == 0
     return rows_of(query), query
 
 
