@@ -123,6 +123,7 @@ class Connection:
         self._drained = asyncio.Event()
         self._drained.set()
         self._renew_at_s = math.inf
+        self._renewable_at_s = 0.0
         self._renewing: asyncio.Task[None] | None = None
         self._receiver = asyncio.create_task(self._receive(), name=f"receive from {address}")
 
@@ -314,8 +315,9 @@ class Connection:
         """Authenticate, and note when that must be done again."""
         lifetime_ms = await self._security.authenticate(self.address, self._ask)
         if lifetime_ms:
-            wait_ms = max(REAUTHENTICATION_INTERVAL_MS, lifetime_ms * uniform(*REAUTHENTICATION_FACTORS))
-            self._renew_at_s = asyncio.get_running_loop().time() + wait_ms / 1000
+            now_s = asyncio.get_running_loop().time()
+            self._renew_at_s = now_s + lifetime_ms / 1000 * uniform(*REAUTHENTICATION_FACTORS)
+            self._renewable_at_s = now_s + REAUTHENTICATION_INTERVAL_MS / 1000
 
     async def _ask(self, request: Request) -> Response:
         """As `call`, for the requests of authentication itself."""
@@ -336,6 +338,9 @@ class Connection:
     async def _renew(self) -> None:
         try:
             await self._drained.wait()
+            # A session that a token about to expire began may end before it may be renewed. A request sent in between
+            # would end the connection.
+            await asyncio.sleep(self._renewable_at_s - asyncio.get_running_loop().time())
             if not self.closed:
                 await self._authenticate()
         except WireError as error:
