@@ -20,7 +20,7 @@ from spark_kgroup.assignors import assignors_called
 from spark_kgroup.errors import KgroupError, OptionError
 from spark_kgroup.limits import SESSION_TIMEOUT_MS
 from spark_kgroup.member import contract
-from spark_kgroup.model import TopicPartition
+from spark_kgroup.model import CLASSIC, CONSUMER, TopicPartition
 from spark_kgroup.runtime.group import Group as Seats
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
@@ -86,13 +86,15 @@ class Group:
         group: str,
         topics: Iterable[str],
         instance_ids: Iterable[str | None],
-        assignors: Iterable[str] = ("cooperative-sticky",),
-        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        group_protocol: str = CLASSIC,
+        assignors: Iterable[str] | None = None,
+        server_assignor: str | None = None,
+        session_timeout_ms: int | None = None,
         security: SecuritySettings | None = None,
     ) -> AsyncIterator[Group]:
         """Join a group for as long as the block runs.
 
-        Seats with an instance id are static members (KIP-345): they keep their place for `session_timeout_ms` after the
+        Seats with an instance id are static members (KIP-345): they keep their place for the session timeout after the
         block, so that a restarted program has its partitions again without a rebalance. `leave` gives them back. A seat
         whose instance id is None is a dynamic member, which leaves at the end of the block.
 
@@ -101,8 +103,15 @@ class Group:
             group: the group's id.
             topics: names of topics that exist.
             instance_ids: of each seat, unique in the group, such as "worker-0"; [None] for one dynamic member.
-            assignors: names of assignors, the preferred one first, or "module:Class".
-            session_timeout_ms: how long a seat may be silent before its partitions go to other members.
+            group_protocol: "classic": a member of the group assigns partitions. "consumer": the brokers do (KIP-848,
+                Apache Kafka 4.0 or newer).
+            assignors: names of assignors, the preferred one first, or "module:Class"; ["cooperative-sticky"] if None.
+                Under the classic protocol only.
+            server_assignor: one of the brokers' group.consumer.assignors, or None for their first. Under the consumer
+                protocol only.
+            session_timeout_ms: how long a seat may be silent before its partitions go to other members; 5 minutes if
+                None. Under the classic protocol only: the consumer protocol has the group's setting on the brokers,
+                consumer.session.timeout.ms.
             security: how to connect and who to be; by default without TLS and login.
 
         Raises:
@@ -113,13 +122,16 @@ class Group:
         seats = _several("instance_ids", instance_ids, "worker-0")
         if len(set(seats)) < len(seats):
             raise OptionError(f"`instance_ids` names a seat twice: {seats!r}.")
+        _check_protocol(group_protocol, assignors, server_assignor, session_timeout_ms)
         settings = GroupSettings(
             bootstrap=parse_bootstrap(_text("bootstrap", bootstrap)),
             group=_text("group", group),
             topics=tuple(_text("topics", topic) for topic in _several("topics", topics, "orders")),
             instance_ids=tuple(seat if seat is None else _text("instance_ids", seat) for seat in seats),
-            assignors=tuple(_text("assignors", name) for name in _several("assignors", assignors, "range")),
-            session_timeout_ms=session_timeout_ms,
+            group_protocol=group_protocol,
+            assignors=_assignors(assignors),
+            server_assignor=server_assignor,
+            session_timeout_ms=SESSION_TIMEOUT_MS if session_timeout_ms is None else session_timeout_ms,
             security=security_of(security if security is not None else SecuritySettings()),
         )
         assignors_called(settings.assignors)  # a wrong name is an error before a seat joins
@@ -247,6 +259,35 @@ class _Events(AsyncIterator[Event]):
                 if not self._events:  # else the program first hears of the partitions that the seat has lost
                     raise
         return self._events.popleft()
+
+
+def _check_protocol(
+    protocol: str, assignors: Iterable[str] | None, server_assignor: str | None, session_timeout_ms: int | None
+) -> None:
+    """Raises OptionError for a protocol that is none, and for an argument that only the other protocol has."""
+    if protocol not in (CLASSIC, CONSUMER):
+        raise OptionError(f"`group_protocol` is {protocol!r}: give {CLASSIC!r} or {CONSUMER!r}.")
+    if protocol == CLASSIC and server_assignor is not None:
+        raise OptionError(
+            f"`server_assignor` is {server_assignor!r}, but under group_protocol={CLASSIC!r} a member assigns: give "
+            f"`assignors`, or group_protocol={CONSUMER!r}."
+        )
+    if protocol == CONSUMER and assignors is not None:
+        raise OptionError(
+            f"`assignors` is {assignors!r}, but under group_protocol={CONSUMER!r} the brokers assign: give "
+            f"`server_assignor`, or group_protocol={CLASSIC!r}."
+        )
+    if protocol == CONSUMER and session_timeout_ms is not None:
+        raise OptionError(
+            f"`session_timeout_ms` is {session_timeout_ms!r}, but under group_protocol={CONSUMER!r} the brokers "
+            "decide: set the group's consumer.session.timeout.ms there."
+        )
+
+
+def _assignors(given: Iterable[str] | None) -> tuple[str, ...]:
+    if given is None:
+        return ("cooperative-sticky",)
+    return tuple(_text("assignors", name) for name in _several("assignors", given, "range"))
 
 
 def _several(name: str, given: Iterable[object], example: str) -> list[object]:

@@ -17,6 +17,7 @@ from harness.waiting import wait_for
 from spark_kgroup import Assigned, Group, Lost, Revoked, TopicPartition
 from spark_kgroup.errors import FencedInstanceId, OptionError, UnknownTopic
 from spark_kgroup.membership import Event
+from spark_kgroup.model import CLASSIC, CONSUMER
 from spark_kgroup.testing import ApacheKafka
 
 E = TypeVar("E", bound=Event)
@@ -34,12 +35,15 @@ def four_of(topic: str) -> frozenset[TopicPartition]:
     return frozenset(TopicPartition(topic, index) for index in range(4))
 
 
+@pytest.mark.parametrize("protocol", [CLASSIC, CONSUMER])
 def test_a_seat_hands_over_what_a_newcomer_is_to_get_at_the_offsets_that_it_committed(
-    apache_kafka: ApacheKafka, topic: str, group: str
+    apache_kafka: ApacheKafka, topic: str, group: str, protocol: str
 ) -> None:
     @on_a_loop
     async def scenario() -> None:
-        connect = partial(Group.connect, apache_kafka.bootstrap_servers, group=group, topics=[topic])
+        connect = partial(
+            Group.connect, apache_kafka.bootstrap_servers, group=group, topics=[topic], group_protocol=protocol
+        )
         async with connect(instance_ids=["a"]) as first:
             firsts = first.events()
             assert (await next_of(firsts, Assigned)).partitions == four_of(topic)
@@ -67,12 +71,15 @@ def test_a_seat_hands_over_what_a_newcomer_is_to_get_at_the_offsets_that_it_comm
     scenario()
 
 
+@pytest.mark.parametrize("protocol", [CLASSIC, CONSUMER])
 def test_a_restarted_program_has_the_partitions_of_its_seat_and_the_older_one_is_fenced(
-    apache_kafka: ApacheKafka, topic: str, group: str
+    apache_kafka: ApacheKafka, topic: str, group: str, protocol: str
 ) -> None:
     @on_a_loop
     async def scenario() -> None:
-        connect = partial(Group.connect, apache_kafka.bootstrap_servers, group=group, topics=[topic])
+        connect = partial(
+            Group.connect, apache_kafka.bootstrap_servers, group=group, topics=[topic], group_protocol=protocol
+        )
         async with connect(instance_ids=["a"]) as older:
             olders = older.events()
             await next_of(olders, Assigned)
@@ -87,11 +94,15 @@ def test_a_restarted_program_has_the_partitions_of_its_seat_and_the_older_one_is
     assert assignment_by_instance(apache_kafka, group).keys() == {"a"}, "a static member keeps its place"
 
 
-def test_a_dynamic_member_leaves_at_the_end_of_its_block(apache_kafka: ApacheKafka, topic: str, group: str) -> None:
+@pytest.mark.parametrize("protocol", [CLASSIC, CONSUMER])
+def test_a_dynamic_member_leaves_at_the_end_of_its_block(
+    apache_kafka: ApacheKafka, topic: str, group: str, protocol: str
+) -> None:
     @on_a_loop
     async def scenario() -> None:
         server = apache_kafka.bootstrap_servers
-        async with Group.connect(server, group=group, topics=[topic], instance_ids=[None]) as joined:
+        connect = partial(Group.connect, server, group=group, topics=[topic], group_protocol=protocol)
+        async with connect(instance_ids=[None]) as joined:
             assert (await next_of(joined.events(), Assigned)).partitions == four_of(topic)
 
     scenario()

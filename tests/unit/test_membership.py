@@ -26,6 +26,18 @@ GIVEN: Mapping[str, Any] = {"bootstrap": "b:9092", "group": "g", "topics": ["t"]
         ({"instance_ids": 2}, "`instance_ids` is 2: give a list, such as ['worker-0']."),
         ({"instance_ids": ["a", "a"]}, "`instance_ids` names a seat twice: ['a', 'a']."),
         ({"assignors": ["stickiest"]}, "stickiest"),
+        ({"assignors": "range"}, "`assignors` is 'range': give a list, such as ['range']."),
+        ({"group_protocol": "Consumer"}, "`group_protocol` is 'Consumer': give 'classic' or 'consumer'."),
+        ({"server_assignor": "uniform"}, "`server_assignor` is 'uniform', but under group_protocol='classic'"),
+        (
+            {"group_protocol": "consumer", "assignors": ["range"]},
+            "`assignors` is ['range'], but under group_protocol='consumer' the brokers assign: give `server_assignor`",
+        ),
+        (
+            {"group_protocol": "consumer", "session_timeout_ms": 45_000},
+            "`session_timeout_ms` is 45000, but under group_protocol='consumer' the brokers decide: set the group's "
+            "consumer.session.timeout.ms there.",
+        ),
     ],
     ids=str,
 )
