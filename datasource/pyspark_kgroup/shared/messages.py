@@ -356,10 +356,16 @@ class WorkerGone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CannotFetch:
-    """The server cannot fetch what its seat owns, and ends: workers read the seat directly for a while."""
+    """The server cannot fetch what its seat owns, and ends: workers read the seat directly for a while.
+
+    Attributes:
+        reason: for the log.
+        lasting: the next reads will most likely meet the same reason.
+    """
 
     op: ClassVar[str] = "cannot-fetch"
     reason: str
+    lasting: bool
 
 
 QueryMessage = (

@@ -49,11 +49,11 @@ _QUEUED_KBYTES: Final = "16384"
 """How much librdkafka fetches ahead in all (its queued.max.messages.kbytes, 64 MiB). Measured at 1 KB: a worker grows
 by 79 MB when it reads, not by 145 MB, and reads as fast."""
 
-RECORDS_AT_ONCE: Final = 4_096
+_RECORDS_AT_ONCE: Final = 4_096
 """Most records that exist as Python objects at a time. Measured at 100 B: as many as fit into a core's own cache cost
 a fifth less each than 65,536."""
 
-RECORDS_FIRST: Final = 256
+_RECORDS_FIRST: Final = 256
 """Records taken before their size is known."""
 
 ToBatch = Callable[[Sequence[Message]], pa.RecordBatch]
@@ -163,12 +163,12 @@ def _batches(
     )
     pending: list[pa.RecordBatch] = []
     rows = size = 0
-    record_bytes = ARROW_BATCH_BYTES_MAX // RECORDS_FIRST
+    record_bytes = ARROW_BATCH_BYTES_MAX // _RECORDS_FIRST
     while unread.open:
         if not pending and unread.take_renewal() and (renewed := _renewed_consumer(settings, unread)) is not None:
             return renewed
         fitting = max(1, (ARROW_BATCH_BYTES_MAX - size) // record_bytes)
-        records_max = min(fitting, RECORDS_AT_ONCE, ARROW_BATCH_ROWS_MAX - rows)
+        records_max = min(fitting, _RECORDS_AT_ONCE, ARROW_BATCH_ROWS_MAX - rows)
         with uncollected():  # until the records are freed again; else a third of the time goes into it
             batch = _next_batch(consumer, unread, to_batch, records_max)
         if batch is not None and batch.num_rows:

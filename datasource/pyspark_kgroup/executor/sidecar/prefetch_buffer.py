@@ -95,25 +95,24 @@ class PrefetchBuffer:
             span.first = offset
         return True
 
-    def add(self, batch: pa.RecordBatch, partition: TopicPartition | None = None) -> None:
-        """Append a batch that has come. Rows of partitions without a span are dropped.
+    def add(self, batch: pa.RecordBatch, partition: TopicPartition) -> None:
+        """Append a batch that has come. It is dropped if the partition has no span.
 
         Args:
             batch: with at least one row.
-            partition: of all rows, if the caller knows that they are of one. Finding out takes time.
+            partition: of all rows.
 
         Raises:
             ValueError: an offset came twice.
         """
-        piece = _piece(batch) if partition is None else _piece_of(partition, batch)
-        strange = {run.partition: _EVERYTHING for run in piece.runs if run.partition not in self._spans}
-        if strange:
-            piece = _divide(piece, strange)[1]
-        for run in piece.runs:
-            span = self._spans[run.partition]
-            if run.first_offset < span.next:
-                raise ValueError(f"offset {run.first_offset} of {run.partition} came after {span.next - 1}")
-            span.next = run.last_offset + 1
+        span = self._spans.get(partition)
+        if span is None:
+            return
+        piece = _piece_of(partition, batch)
+        (run,) = piece.runs
+        if run.first_offset < span.next:
+            raise ValueError(f"offset {run.first_offset} of {partition} came after {span.next - 1}")
+        span.next = run.last_offset + 1
         if self._pieces and _is_small(self._pieces[-1]) and _is_small(piece):
             last = self._pieces.pop()
             self.bytes -= last.bytes

@@ -254,7 +254,7 @@ def _serve(host: StartSeatServer, control: socket.socket, share: PrefetchQuota) 
         log.debug("the sidecar has let seat %s go in the midst of a read", host.seat)
     except Unusual as unusual:
         with suppress(OSError):  # the sidecar has hung up
-            control.sendall(frame(to_json(CannotFetch(reason=unusual.reason))))
+            control.sendall(frame(to_json(CannotFetch(reason=unusual.reason, lasting=unusual.lasting))))
     except Exception as problem:
         log.warning(
             "The server of seat %s ends: %r. Its worker goes on, and the next read starts another.", host.seat, problem

@@ -14,7 +14,12 @@ from typing import Final, Literal
 from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.executor.sidecar.seat_processes import PrefetchQuota, SeatProcesses, Server
 from pyspark_kgroup.executor.sidecar.sidecar_link import Link, RegistryLink
-from pyspark_kgroup.limits import CHANNEL_HANDSHAKE_MS, SEAT_SERVER_REST_MS, SIDECAR_HEARTBEAT_MS
+from pyspark_kgroup.limits import (
+    CHANNEL_HANDSHAKE_MS,
+    SEAT_SERVER_LASTING_REST_MS,
+    SEAT_SERVER_REST_MS,
+    SIDECAR_HEARTBEAT_MS,
+)
 from pyspark_kgroup.shared.messages import (
     AddQuery,
     Bind,
@@ -273,8 +278,8 @@ class SidecarQuery:
                         await self._registry.report(served)
                     case WorkerGone():
                         server.busy = False
-                    case CannotFetch(reason=reason):
-                        self._let_rest(name, reason)
+                    case CannotFetch(reason=reason, lasting=lasting):
+                        self._let_rest(name, reason, SEAT_SERVER_LASTING_REST_MS if lasting else SEAT_SERVER_REST_MS)
                     case other:
                         raise ChannelEnded(f"A seat's server sent a {type(other).__name__}.")
         except ChannelEnded:
@@ -282,17 +287,17 @@ class SidecarQuery:
         finally:
             self._let_go(name)
 
-    def _let_rest(self, name: str, reason: str) -> None:
+    def _let_rest(self, name: str, reason: str, rest_ms: int) -> None:
         """A seat's server cannot fetch natively, and ends. Each kind of reason is a warning once, since it may last."""
         kind = _NUMBERS.sub("", reason)
-        self._rests_until_s[name] = time.monotonic() + SEAT_SERVER_REST_MS / 1000
+        self._rests_until_s[name] = time.monotonic() + rest_ms / 1000
         level = logging.DEBUG if kind in self._warned else logging.WARNING
         self._warned.add(kind)
         log.log(
             level,
             "Nothing is fetched ahead for seat %s, and its workers read directly, for %d s: %s.",
             name,
-            SEAT_SERVER_REST_MS / 1000,
+            rest_ms / 1000,
             reason,
         )
 

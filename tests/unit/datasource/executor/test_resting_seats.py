@@ -50,10 +50,10 @@ class Seats:
         asked = Read(query="q", scan=1, ticket=0, config={}, reader=reader, headers=False, timestamps=True)
         return self._query._idle_server(seat, asked) is not None
 
-    async def end_with(self, reason: str) -> None:
+    async def end_with(self, reason: str, *, lasting: bool = False) -> None:
         """The server that was started last cannot fetch."""
         server = self._processes.servers[-1]
-        await server.send(CannotFetch(reason=reason))
+        await server.send(CannotFetch(reason=reason, lasting=lasting))
         server.socket.close()
         await until(lambda: not self._query._servers)
 
@@ -98,7 +98,20 @@ def test_after_that_while_the_seat_has_a_server_again(monkeypatch: pytest.Monkey
     scenario()
 
 
-def test_a_reason_that_lasts_is_a_warning_once(
+def test_where_the_reason_lasts_the_seat_has_no_server_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sidecar_query, "SEAT_SERVER_REST_MS", 0)
+
+    @on_a_loop
+    async def scenario() -> None:
+        async with seats() as some:
+            assert some.are_served("g-0")
+            await some.end_with("there is no decoder for this platform", lasting=True)
+            assert not some.are_served("g-0")
+
+    scenario()
+
+
+def test_a_reason_that_comes_again_is_a_warning_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sidecar_query, "SEAT_SERVER_REST_MS", 0)

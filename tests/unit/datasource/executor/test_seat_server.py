@@ -221,7 +221,7 @@ def test_a_server_ends_in_a_read_before_what_is_left_to_librdkafka(logs: Logs, c
         ranges=(Range(*P0, 0, 10, leaders[P0]),), owned=(Position(*P0, 10, "x/1", leaders[P0]),), tells_sizes=False
     )
     assert offsets_until_cut_off(ask(control, request)) == [(0, offset) for offset in range(4)]
-    assert answer(control) == CannotFetch(reason="t-0: UNKNOWN_SERVER_ERROR")
+    assert answer(control) == CannotFetch(reason="t-0: UNKNOWN_SERVER_ERROR", lasting=False)
 
 
 def test_a_server_ends_between_reads_if_nothing_is_left_that_it_can_fetch(logs: Logs, control: socket.socket) -> None:

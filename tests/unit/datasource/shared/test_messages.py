@@ -82,7 +82,7 @@ EXAMPLES: list[QueryMessage] = [
     Serve(ranges=RANGES, owned=OWNED, tells_sizes=False),
     Finished(rows=10, ready=0, sizes=()),
     WorkerGone(),
-    CannotFetch(reason="t-0: an old format"),
+    CannotFetch(reason="t-0: an old format", lasting=True),
 ]
 ODD: list[Any] = [None, True, 1, 1.5, 2**63, -(2**70), "x", [], [1], ["x"], [[]], [["t", 0, 1]], {}, {"a": 1}]
 ODD += [[["t", 0, 1, None]], [["t", 0, "1", 2]], [["t", True, 1, 2]], [["t", 0, 1, 2]], [["t", 0, 1, 2, 3]], {"a": "b"}]
