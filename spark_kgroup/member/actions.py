@@ -25,14 +25,14 @@ from dataclasses import replace
 from enum import Enum
 from typing import Final, TypeAlias
 
-from spark_kgroup.errors import FencedInstanceId, GroupError, IllegalTransition
+from spark_kgroup.errors import FencedInstanceId, GroupError
 from spark_kgroup.limits import REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS
 from spark_kgroup.member import contract
 from spark_kgroup.member.config import MemberConfig, PreviouslyOwned
 from spark_kgroup.member.contract import Shares
 from spark_kgroup.member.heartbeats import Heartbeats
+from spark_kgroup.member.machine import StateMachine
 from spark_kgroup.member.ownership import Ownership
-from spark_kgroup.member.pacing import Pacing
 from spark_kgroup.member.rejections import rejection
 from spark_kgroup.member.state import LEAVES_TO, State
 from spark_kgroup.model import (
@@ -43,7 +43,7 @@ from spark_kgroup.model import (
     Subscription,
     TopicPartition,
 )
-from spark_kgroup.rights import RIGHTS_MISSING, Rights
+from spark_kgroup.rights import RIGHTS_MISSING
 
 Effects: TypeAlias = list[contract.Effect]
 
@@ -53,7 +53,7 @@ _MEMBERSHIP_OVER: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLE
 
 
 class Timer(Enum):
-    """A member's timers, at most one of each kind. One that fires is gone, and a method that wants another sets it."""
+    """A member's timers."""
 
     HEARTBEAT = "heartbeat"
     """A heartbeat or, while a request is parked, a look is due."""
@@ -65,7 +65,7 @@ class Timer(Enum):
     """Time to tell the leader again that it assigns partitions of topics that we do not subscribe to."""
 
 
-class Actions:
+class Actions(StateMachine[MemberConfig, State, Timer]):
     """The actions of a classic member, and all that it knows.
 
     Args:
@@ -82,21 +82,15 @@ class Actions:
     """
 
     def __init__(self, config: MemberConfig, *, jitter: Callable[[], float]) -> None:
-        self.config = config
-        self.state = State.IDLE
-        self.identity = MemberIdentity(instance_id=config.instance_id)
+        super().__init__(config, LEAVES_TO, jitter=jitter)
         # An eager member's joins claim no partitions (KIP-429), so it can keep none of an earlier process either.
         owned_before = config.previously_owned if config.cooperative else PreviouslyOwned()
         self.ownership: Final = Ownership(config.topics, owned_before)
         self.leader = False
         self.leader_id = UNKNOWN_MEMBER_ID
         self.watched_topics: frozenset[str] = frozenset()
-        self._pacing = Pacing(config.heartbeat_interval_ms, jitter)
-        self._rights = Rights()
         self._connected = False
         self._awaited: contract.Request | None = None
-        self._asked_at_ms = -1
-        """When the awaited request was sent, or the last one, or -1 before the first."""
         self._heartbeats = Heartbeats()
         self._heartbeat_sent_in = NO_GENERATION
         self._protocol = ""
@@ -114,7 +108,6 @@ class Actions:
         self._says_otherwise = False
         """Whether the rule by which joins carry user data (not while `_renamed`) is turned round, so that the next join
         is unlike the last."""
-        self._timers: dict[Timer, int] = {}
 
     # -------------------------------------------------------------------------------------------- the outside
 
@@ -129,20 +122,6 @@ class Actions:
         if self.state is State.REVOKING and not self.config.cooperative:
             return self.ownership.owned | self.ownership.unwanted
         return self.ownership.to_give_up
-
-    def next_wakeup_at_ms(self) -> int | None:
-        """When the next `Tick` is due, None if no timer runs."""
-        return min(self._timers.values(), default=None)
-
-    def _become(self, state: State) -> None:
-        """Change the state. No other method does.
-
-        Raises:
-            IllegalTransition: `LEAVES_TO` does not have this step: a bug of ours.
-        """
-        if state is not self.state and state not in LEAVES_TO[self.state]:
-            raise IllegalTransition("classic member", self.state.value, f"become {state.value}")
-        self.state = state
 
     # --------------------------------------------------------------------------------------------- connections
     # A connection is a means, not a membership: it may break and come back within the session without a loss. Where the
@@ -360,14 +339,11 @@ class Actions:
         """
         unconfirmed = self.identity.member_id not in (UNKNOWN_MEMBER_ID, self._confirmed_id)
         if not ((unconfirmed and self.config.replaces) or self._may_have_own_id):
-            return self._fail_as_fenced()
+            return self._fail(self._fencing())
         self._become(State.JOINING)
         self._awaited, self._asked_who_has_seat = None, True
         self._timers[Timer.RETRY] = now_ms + self._pacing.retry_ms()
         return [contract.LookAtSeat()]
-
-    def _fail_as_fenced(self) -> Effects:
-        return self._fail(FencedInstanceId(self.config.group, self.config.instance_id or ""))
 
     def _start_over(self, reason: str, error: int, now_ms: int) -> Effects:
         """Begin as a new member without partitions, or join again if the coordinator still knows us.
@@ -427,12 +403,6 @@ class Actions:
         self._become(State.LEAVING)
         self._timers.clear()  # the seat is given up: its session may end as it likes
         return [contract.Send(request=contract.LeaveRequest(identity=who, reason=reason))]
-
-    def _end(self, effects: Effects) -> Effects:
-        """End: no timer runs any more, and no event has an effect."""
-        self._become(State.CLOSED)
-        self._timers.clear()
-        return effects
 
     def _extend_session(self, asked_at_ms: int, now_ms: int) -> None:
         """The coordinator confirmed, some time after `asked_at_ms`, that we are a member: a session counts from then.

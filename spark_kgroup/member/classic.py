@@ -5,7 +5,7 @@ The law of this machine:
 1. An event and `now_ms` go in (`ClassicMember.handle`), effects come out, in the order in which they are to be carried
    out. No method reads a clock, a socket or a random source.
 2. `TRANSITIONS` has every pair of state and event that may occur. Any other is an `IllegalTransition`.
-3. `Actions._become` alone changes the state, and takes no step that `state.LEAVES_TO` does not have.
+3. `StateMachine._become` alone changes the state, and takes no step that `state.LEAVES_TO` does not have.
 4. `ownership` alone changes the owned, assigned and claimed partitions. Its invariants hold after each event.
 5. Timers are data (`next_wakeup_at_ms`). A `Tick` fires those that are due.
 
@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from spark_kgroup.errors import IllegalTransition
 from spark_kgroup.member import contract
 from spark_kgroup.member.config import MemberConfig, PreviouslyOwned
 from spark_kgroup.member.handlers import IN_A_GENERATION, Handlers
@@ -44,7 +43,8 @@ _ALWAYS: Final[dict[type[contract.Event], Handler]] = {
 _REBALANCING: Final[dict[type[contract.Event], Handler]] = {
     **_ALWAYS,
     contract.ConnectionLost: _M._on_connection_lost,
-    # Answers to requests that a lost connection, or an error, has made us send anew.
+    # Answers to requests that a lost connection, or an error, has made us send anew. One that comes in another state
+    # does not lead to SyncGroup (AbstractCoordinator.JoinGroupResponseHandler).
     contract.JoinResponse: _M._ignore,
     contract.SyncResponse: _M._ignore,
     contract.HeartbeatResponse: _M._on_look_response,
@@ -172,11 +172,6 @@ class ClassicMember(Handlers):
         """In a generation, no partition to give up, no rejoin on its way."""
         return self.state is State.STABLE
 
-    @property
-    def ended(self) -> bool:
-        """The machine has ended, and no event has an effect any more."""
-        return self.state is State.CLOSED
-
     def handle(self, event: contract.Event, now_ms: int) -> list[contract.Effect]:
         """Take one event, and return the effects to be carried out, in order.
 
@@ -184,7 +179,4 @@ class ClassicMember(Handlers):
             IllegalTransition: the pair of state and event is not in the table: a bug of the caller or ours.
 
         """
-        handler = TRANSITIONS[self.state].get(type(event))
-        if handler is None:
-            raise IllegalTransition("classic member", self.state.value, type(event).__name__)
-        return handler(self, event, now_ms)
+        return self._follow(TRANSITIONS, event, now_ms)

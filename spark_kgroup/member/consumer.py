@@ -5,7 +5,7 @@ The law of this machine is that of `classic`:
 1. An event and `now_ms` go in (`ConsumerMember.handle`), effects come out, in the order in which they are to be carried
    out. No method reads a clock, a socket or a random source.
 2. `TRANSITIONS` has every pair of state and event that may occur. Any other is an `IllegalTransition`.
-3. `ConsumerHandlers._become` alone changes the state, and takes no step that `consumer_state.LEAVES_TO` does not have.
+3. `StateMachine._become` alone changes the state, and takes no step that `consumer_state.LEAVES_TO` does not have.
 4. `reconciliation` alone changes the owned and assigned partitions.
 5. Timers are data (`next_wakeup_at_ms`). A `Tick` fires those that are due.
 6. At most one heartbeat is awaited. The answer to any other has no effect.
@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from spark_kgroup.errors import IllegalTransition
 from spark_kgroup.member import consumer_contract, contract
 from spark_kgroup.member.consumer_handlers import ConsumerHandlers
 from spark_kgroup.member.consumer_state import LEAVES_TO, State
@@ -120,7 +119,4 @@ class ConsumerMember(ConsumerHandlers):
             IllegalTransition: the pair of state and event is not in the table: a bug of the caller or ours.
 
         """
-        handler = TRANSITIONS[self.state].get(type(event))
-        if handler is None:
-            raise IllegalTransition("consumer member", self.state.value, type(event).__name__)
-        return handler(self, event, now_ms)
+        return self._follow(TRANSITIONS, event, now_ms)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import Final, TypeAlias
 
-from spark_kgroup.errors import FencedInstanceId, GroupError, IllegalTransition
+from spark_kgroup.errors import FencedInstanceId, GroupError
 from spark_kgroup.limits import RETRY_BACKOFF_MAX_MS
 from spark_kgroup.member import contract
 from spark_kgroup.member.config import ConsumerMemberConfig, Resumption
@@ -28,18 +28,17 @@ from spark_kgroup.member.consumer_contract import (
     ConsumerHeartbeatRequest,
     ConsumerHeartbeatResponse,
     Effect,
-    Event,
     NewsExpected,
     ResolveTopics,
     TopicsResolved,
     Unanswered,
 )
 from spark_kgroup.member.consumer_state import LEAVES_TO, State
-from spark_kgroup.member.pacing import Pacing
+from spark_kgroup.member.machine import StateMachine
 from spark_kgroup.member.reconciliation import Reconciliation
 from spark_kgroup.member.rejections import consumer_rejection
-from spark_kgroup.model import NO_GENERATION, UNKNOWN_MEMBER_ID, ErrorCode, MemberIdentity, TopicPartition
-from spark_kgroup.rights import RIGHTS_MISSING, Rights
+from spark_kgroup.model import NO_GENERATION, UNKNOWN_MEMBER_ID, ErrorCode, TopicPartition
+from spark_kgroup.rights import RIGHTS_MISSING
 
 Effects: TypeAlias = list[Effect]
 
@@ -65,7 +64,7 @@ class _Timer(Enum):
     """Time to ask again for the names of topic ids."""
 
 
-class ConsumerHandlers:
+class ConsumerHandlers(StateMachine[ConsumerMemberConfig, State, _Timer]):
     """The handlers of a member under the consumer protocol, and all that it knows.
 
     Args:
@@ -85,17 +84,11 @@ class ConsumerHandlers:
     awaits_join: Final = False
 
     def __init__(self, config: ConsumerMemberConfig, *, jitter: Callable[[], float], new_id: Callable[[], str]) -> None:
-        self.config = config
-        self.state = State.IDLE
-        self.identity = MemberIdentity(instance_id=config.instance_id, member_id=new_id())
+        super().__init__(config, LEAVES_TO, jitter=jitter, member_id=new_id())
         self.partitions: Final = Reconciliation()
         self._new_id = new_id
-        self._pacing = Pacing(config.heartbeat_interval_ms, jitter)
-        self._rights = Rights()
         self._interval_ms = config.heartbeat_interval_ms
         self._awaited: ConsumerHeartbeatRequest | None = None
-        self._asked_at_ms = -1
-        """When the awaited heartbeat was sent, or the last one, or -1 before the first."""
         self._full = True
         """Whether the next heartbeat is a full one: the coordinator may not have heard the last one, or we subscribe to
         other topics since."""
@@ -108,7 +101,6 @@ class ConsumerHandlers:
         self._releases = 0
         """How many seats were released since the coordinator took us for a member."""
         self._was_member = False
-        self._timers: dict[_Timer, int] = {}
 
     # -------------------------------------------------------------------------------------------- the outside
 
@@ -136,29 +128,6 @@ class ConsumerHandlers:
     def settled(self) -> bool:
         """Owns the assigned partitions, as the coordinator knows."""
         return self.state is State.STABLE
-
-    @property
-    def ended(self) -> bool:
-        """The machine has ended, and no event has an effect any more."""
-        return self.state is State.CLOSED
-
-    def next_wakeup_at_ms(self) -> int | None:
-        """When the next `Tick` is due, None if no timer runs."""
-        return min(self._timers.values(), default=None)
-
-    def _become(self, state: State) -> None:
-        """Change the state. No other method does.
-
-        Raises:
-            IllegalTransition: `LEAVES_TO` does not have this step: a bug of ours.
-        """
-        if state is not self.state and state not in LEAVES_TO[self.state]:
-            raise IllegalTransition("consumer member", self.state.value, f"become {state.value}")
-        self.state = state
-
-    def _ignore(self, _: Event, __: int) -> Effects:
-        """Take no action: the event is no surprise."""
-        return []
 
     # ---------------------------------------------------------------------------------------------- heartbeats
 
@@ -293,7 +262,7 @@ class ConsumerHandlers:
             self._become(State.JOINING)
             return self._back_off(now_ms)
         if self._was_member and event.member_id != self.identity.member_id:
-            return self._fail(FencedInstanceId(self.config.group, self.config.instance_id or ""))
+            return self._fail(self._fencing())
         return self._release(event.member_id, now_ms)
 
     def _release(self, member_id: str, now_ms: int) -> Effects:
@@ -421,7 +390,7 @@ class ConsumerHandlers:
         if event.error in _TRY_AGAIN or (event.error in RIGHTS_MISSING and self._rights.may_come_back(now_ms)):
             return self._back_off(now_ms)
         if event.error == ErrorCode.FENCED_INSTANCE_ID:
-            return self._fail(FencedInstanceId(self.config.group, self.config.instance_id or ""))
+            return self._fail(self._fencing())
         return self._fail(consumer_rejection(self.config.group, self.config.instance_id, event.error, event.message))
 
     def _start_over(self, reason: str, error: int, now_ms: int) -> Effects:
@@ -462,22 +431,13 @@ class ConsumerHandlers:
         self._become(State.LEAVING)
         return [*self._ask(LEAVE_EPOCH, self._asked_at_ms), *effects]
 
-    def _end(self, effects: Effects) -> Effects:
-        """End: no timer runs any more, and no event has an effect."""
-        self._become(State.CLOSED)
-        self._timers.clear()
-        return effects
-
     # ------------------------------------------------------------------------------------------------ timers
 
     def _on_tick(self, _: contract.Tick, now_ms: int) -> Effects:
         """Fire the timers that are due, the session's before the rest."""
-        due = {timer for timer, at_ms in self._timers.items() if at_ms <= now_ms}
-        for timer in due:
-            del self._timers[timer]
+        due = self._fired(now_ms)
         if _Timer.SESSION in due:
-            reason = f"no answer from the coordinator for {self.config.session_timeout_ms} ms"
-            return self._start_over(reason, ErrorCode.NETWORK_EXCEPTION, now_ms)
+            return self._start_over(self._silence, ErrorCode.NETWORK_EXCEPTION, now_ms)
         effects: Effects = []
         if _Timer.RESOLVE in due:
             effects += self._resolve(now_ms)

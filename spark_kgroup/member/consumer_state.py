@@ -82,4 +82,4 @@ LEAVES_TO: Final[Mapping[State, frozenset[State]]] = MappingProxyType(
         State.CLOSED: frozenset(),
     }
 )
-"""The states that may follow each state. `ConsumerHandlers._become` refuses all other steps. Staying is no step."""
+"""The states that may follow each state. `StateMachine._become` refuses all other steps. Staying is no step."""

@@ -38,13 +38,6 @@ class Handlers(Actions):
         self._become(State.JOINING)
         return [contract.Connect(reason="start")]
 
-    def _ignore(self, _: contract.Event, __: int) -> Effects:
-        """Take no action: the event is no surprise, for example an answer that is no longer awaited.
-
-        AbstractCoordinator.JoinGroupResponseHandler: an answer that comes in another state does not lead to SyncGroup.
-        """
-        return []
-
     def _on_connected_joining(self, _: contract.Connected, now_ms: int) -> Effects:
         """AbstractCoordinator.joinGroupIfNeeded: join as soon as the coordinator is ready, regardless of a backoff.
 
@@ -349,15 +342,13 @@ class Handlers(Actions):
             return self._join("the coordinator forgot that we took the seat", now_ms)
         if event.member_id in (self.identity.member_id, UNKNOWN_MEMBER_ID):
             return []  # the join that is due will tell
-        return self._fail_as_fenced()
+        return self._fail(self._fencing())
 
     # ------------------------------------------------------------------------------------------------ timers
 
     def _on_tick(self, _: contract.Tick, now_ms: int) -> Effects:
         """Fire the timers that are due, the session's before the rest (AbstractCoordinator.HeartbeatThread.run)."""
-        due = {timer for timer, at_ms in self._timers.items() if at_ms <= now_ms}
-        for timer in due:
-            del self._timers[timer]
+        due = self._fired(now_ms)
         if Timer.SESSION in due:
             return self._expire(now_ms)
         effects = self._send_join(now_ms) if Timer.RETRY in due else []
@@ -374,9 +365,8 @@ class Handlers(Actions):
         coordinator anew then, and its application reads on until it is told. The member id stays: if another process
         has the seat by now, we are to be fenced, and not that process.
         """
-        reason = f"no answer from the coordinator for {self.config.session_timeout_ms} ms"
         afresh = self._awaited is not None or self._heartbeats.awaited is not None
-        return [*self._lose(reason, keep_id=True), *self._join(reason, now_ms, afresh=afresh)]
+        return [*self._lose(self._silence, keep_id=True), *self._join(self._silence, now_ms, afresh=afresh)]
 
     # ---------------------------------------------------------------------------------------------- renaming
     # No request joins a classic group with a member id that the client has made. But a static seat is taken over, with
