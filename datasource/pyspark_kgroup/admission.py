@@ -32,10 +32,10 @@ else:
 
 
 def default_read_limit(offsets_max: int | None, bytes_max: int | None, offsets_min: int | None) -> Any:
-    """The options for the size of a batch, as Spark's read limit. Not asked for before PySpark 4.2.
+    """The options for the size of a batch, as Spark's read limit. Spark asks for it from PySpark 4.2 on.
 
-    PySpark has no limit that holds all three options. It needs none: Spark only hands this one back, or another one for
-    Trigger.Once, and the reader itself goes by the options.
+    No read limit of PySpark can hold all three options. That does no harm: Spark only passes this one back, or another
+    one for Trigger.Once, and the reader uses the options themselves.
     """
     if offsets_min is not None or bytes_max is not None:
         return ReadMinRows(offsets_min or 1)

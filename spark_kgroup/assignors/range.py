@@ -51,12 +51,12 @@ class RangeAssignor:
 
 
 class _Ranges:
-    """One topic on its way to its subscribers (Java: TopicAssignmentState).
+    """One topic while its partitions are divided among its subscribers (Java: TopicAssignmentState).
 
     Attributes:
         shares: subscriber -> its partitions so far, in the order of the subscribers.
         rack_of: subscriber -> its rack, None for one without.
-        nearby: for each partition, the racks of its replicas, or empty if no subscriber has a rack.
+        nearby: for each partition, the racks of its replicas. The whole list is empty if no subscriber has a rack.
     """
 
     def __init__(self, topic: TopicDescription, subscribers: Sequence[str], racks: Mapping[str, str]) -> None:

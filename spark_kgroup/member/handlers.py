@@ -359,11 +359,11 @@ class Handlers(Actions):
         return effects
 
     def _expire(self, now_ms: int) -> Effects:
-        """Lose everything: silent for a whole session (a SIGSTOP, a long outage), we must take the seat for given away.
+        """Lose all partitions after a session without an answer (a SIGSTOP, a long outage).
 
-        KIP-345: "the member will only be removed due to session timeout". Kafka's HeartbeatThread only looks for the
-        coordinator anew then, and its application reads on until it is told. The member id stays: if another process
-        has the seat by now, we are to be fenced, and not that process.
+        The coordinator may have given them away: "the member will only be removed due to session timeout" (KIP-345).
+        Kafka's HeartbeatThread only looks for the coordinator anew then, and its application reads on. Our member id
+        stays, so that we are fenced, and no other process, if another one has the seat by now.
         """
         afresh = self._awaited is not None or self._heartbeats.awaited is not None
         return [*self._lose(self._silence, keep_id=True), *self._join(self._silence, now_ms, afresh=afresh)]

@@ -57,7 +57,7 @@ class Shares:
         return self._confirmed is not None and self._confirmed == self._settled()
 
     def forget(self) -> None:
-        """The group has changed by our own doing: ask anew."""
+        """Drop what the group's description said last: our seats have just changed the group, so ask for it again."""
         self._confirmed = None
 
     async def run(self) -> None:

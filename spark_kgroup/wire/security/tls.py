@@ -64,15 +64,15 @@ _REASONS: Final = {
 class RenewedContext:
     """The TLS context for new connections, made anew when the files that it was read from have changed.
 
-    Files that do not fit together leave the context as it was until they change again: a certificate may be renewed a
-    moment before its key. Any thread may ask.
+    Where the new files do not fit together, the earlier context stays in use until they change again: a certificate
+    may be renewed a moment before its key. Thread-safe.
 
     Args:
         files: the files that `make` reads.
         make: reads them and makes a context.
 
     Raises:
-        OptionError: as `make`, but only from the constructor.
+        OptionError: `make` raised it in the constructor. Later the earlier context stays in use instead.
     """
 
     def __init__(self, files: CredentialFiles, make: Callable[[], ssl.SSLContext]) -> None:

@@ -138,7 +138,10 @@ class Commits:
         return {tp: at for tp, at in remembered.items() if tp not in known | unanswered}, unanswered
 
     def _topics_of(self, partitions: Collection[TopicPartition]) -> Mapping[str, TopicDescription]:
-        """The topics of `partitions` that exist, even if they left `subscribe` since an earlier process read them."""
+        """The topics of `partitions` that exist, those included that are no longer in `subscribe`.
+
+        An earlier process of the query may have read them.
+        """
         names = {tp.topic for tp in partitions}
         topics = self._group.topics(self._options.metadata_max_age_ms)
         left = self._options.subscription.beyond(names)

@@ -141,9 +141,9 @@ class Ledger:
         return frozenset(self._without_acknowledgement(self.holdings))
 
     def _without_acknowledgement(self, partitions: Iterable[TopicPartition]) -> Iterator[TopicPartition]:
-        """Adopted partitions that were delivered beyond the committed offset, and are read on from there or later.
+        """Those of `partitions` that are adopted, and whose durable position is above the committed offset.
 
-        Records that a log lost between the delivered offset and our position were not delivered, so they do not count.
+        Not those whose position was set back below the durable one: their records are to be read again.
         """
         for tp in partitions:  # all of them, several times at each boundary, and mostly each is acknowledged
             holding, delivered = self.holdings.get(tp), self._start.position(tp)
