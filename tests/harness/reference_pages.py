@@ -74,9 +74,9 @@ def _plain(text: str) -> str:
 
 _COMMAND_LINE_HEAD: Final = """# Command line
 
-`pip install 'spark-kgroup[cli]'` brings the command `kgroup`. `--command-config client.properties` names a file with
-the settings of a secured cluster: the file of Kafka's own tools, in Java's names and format (a backslash is written
-`\\\\`), or one with librdkafka's names.
+The extra `[cli]` brings the command `kgroup`: [Quickstart](../quickstart.md#install). `--command-config
+client.properties` names a file with the settings of a secured cluster: the file of Kafka's own tools, in Java's names
+and format (a backslash is written `\\\\`), or one with librdkafka's names.
 
 """
 
@@ -87,6 +87,7 @@ def command_line_page() -> str:
     context = typer.Context(command, info_name="kgroup")
     text = get_docs_for_click(obj=command, ctx=context, name="kgroup")
     body = "\n".join(line.rstrip() for line in text.splitlines()[1:])
+    body = body.replace("```console\n$ ", "```bash\n")  # a command that is copied has no prompt
     return _COMMAND_LINE_HEAD + body.strip() + "\n"
 
 

@@ -126,7 +126,7 @@ STARTING_OFFSETS = Option(
     type="string",
     default=OffsetBound(text="committed", committed=True, everywhere=OffsetSpec.LATEST),
     shown="committed",
-    range='committed, earliest, latest, or JSON such as {"topic":{"0":23,"1":-2,"2":-1},"other":"earliest"} '
+    range='committed, earliest, latest, or JSON such as {"flights":{"0":23,"1":-2,"2":-1},"orders":"earliest"} '
     "(-2 earliest, -1 latest)",
     effect="Where a query without a checkpoint starts: at the group's committed offsets (see kafka.auto.offset.reset) "
     "or where this says. Partitions added later start at earliest.",
@@ -170,7 +170,8 @@ ENDING_OFFSETS = Option(
     type="string",
     default=OffsetBound(text="latest", option="endingOffsets", everywhere=OffsetSpec.LATEST),
     shown="latest for batch reads; a stream has no end",
-    range='latest, or JSON such as {"topic":{"0":50,"1":-1},"other":"latest"} (-1 latest); for streams offsets alone',
+    range='latest, or JSON such as {"flights":{"0":50,"1":-1},"orders":"latest"} (-1 latest); for streams offsets '
+    "alone",
     effect="Where reading ends: the offset itself is not read. A stream goes on up to there, also beyond the present "
     "end of a log; partitions that come later are not read.",
     origin="Spark's endingOffsets, latest",
