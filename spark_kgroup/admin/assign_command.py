@@ -117,7 +117,7 @@ def _counts(listed: Sequence[str]) -> dict[str, int]:
 
 async def _ask(cluster: Cluster, group: str, change: Change) -> GroupPlan:
     try:
-        await cluster.reach()
+        await cluster.brokers.reach()
         return await group_plan.look(cluster, group, change)
     finally:
         await cluster.close()

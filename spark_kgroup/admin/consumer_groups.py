@@ -23,8 +23,8 @@ async def describe_consumers(cluster: Cluster, group: str) -> DescribedGroup:
         GroupError: its members are no consumers: a share group, a group of Kafka Streams or of Kafka Connect.
         WireError: the cluster cannot be reached, or refuses us.
     """
-    described = await cluster.describe_group(group)
-    group_type = await cluster.group_type(group) if described.state == "Dead" else described.group_type
+    described = await cluster.groups.describe(group)
+    group_type = await cluster.groups.type_of(group) if described.state == "Dead" else described.group_type
     if group_type not in (None, "classic", "consumer"):
         raise GroupError(
             f"{group!r} is a {group_type} group: its members are not consumers that own partitions"

@@ -25,7 +25,8 @@ from spark_kgroup.peer_words import printable
 from spark_kgroup.seat_note import SeatNote
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import parse_bootstrap
-from spark_kgroup.wire.cluster import Cluster, CommittedOffset
+from spark_kgroup.wire.cluster import Cluster
+from spark_kgroup.wire.responses import CommittedOffset
 
 EXAMPLES = (
     "Examples:\n\n"
@@ -104,7 +105,7 @@ def describe(
 
 async def _ask(cluster: Cluster, group: str) -> GroupLines:
     try:
-        await cluster.reach()
+        await cluster.brokers.reach()
         return await look(cluster, group)
     finally:
         await cluster.close()
@@ -118,7 +119,7 @@ async def look(cluster: Cluster, group: str) -> GroupLines:
         WireError: the cluster cannot be reached, or refuses us.
     """
     described = await describe_consumers(cluster, group)
-    committed = await cluster.all_committed(group)
+    committed = await cluster.groups.all_committed(group)
     if described.state == "Dead" and not committed:
         raise no_such_group(group)
     held = {tp for member in described.members for tp in member.assignment}
@@ -132,7 +133,7 @@ async def _ends(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[
     if not wanted:
         return {}
     metadata = await cluster.metadata({tp.topic for tp in wanted})
-    listed = await cluster.list_offsets({tp: messages.LATEST for tp in wanted if tp in metadata.leaders})
+    listed = await cluster.logs.list_offsets({tp: messages.LATEST for tp in wanted if tp in metadata.leaders})
     return {tp: found.offset for tp, found in listed.items()}
 
 

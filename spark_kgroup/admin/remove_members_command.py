@@ -111,13 +111,13 @@ def _confirm(group: str) -> None:
 async def _remove(cluster: Cluster, group: str, wanted: Sequence[str], reason: str) -> Removal:
     """Remove the group's members that `wanted` names, or all its members if `wanted` is empty."""
     try:
-        await cluster.reach()
+        await cluster.brokers.reach()
         described = await describe_consumers(cluster, group)
         if described.state == "Dead":
             raise no_such_group(group)
         leaving = [member for member in described.members if not wanted or member.instance_id in wanted]
         identities = [MemberIdentity(instance_id=m.instance_id, member_id=m.member_id) for m in leaving]
-        refused = await cluster.remove_members(group, identities, reason) if identities else {}
+        refused = await cluster.groups.remove_members(group, identities, reason) if identities else {}
     finally:
         await cluster.close()
     there = sorted(member.instance_id for member in described.members if member.instance_id is not None)

@@ -23,7 +23,7 @@ from spark_kgroup.rights import RIGHTS_MISSING, Rights
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.backoff import Backoff
-from spark_kgroup.wire.cluster import Cluster
+from spark_kgroup.wire.groups import Coordinators
 
 log = logging.getLogger(__name__)
 
@@ -55,13 +55,13 @@ class Commits:
     def __init__(
         self,
         settings: GroupSettings,
-        cluster: Cluster,
+        coordinators: Coordinators,
         rng: Random,
         post: Callable[[str | None, contract.Event], None],
         newest: Callable[[MemberIdentity, Iterable[TopicPartition]], MemberIdentity] = lambda who, _: who,
     ) -> None:
         self._settings = settings
-        self._cluster = cluster
+        self._coordinators = coordinators
         self._rng = rng
         self._post = post
         self._newest = newest
@@ -159,7 +159,7 @@ class Commits:
             self._settings.group, newest, positions, texts=texts, consumer_protocol=consumer_protocol
         )
         try:
-            response = await self._cluster.coordinator_call(self._settings.group, request, timeout_ms=timeout_ms)
+            response = await self._coordinators.call(self._settings.group, request, timeout_ms=timeout_ms)
         except WireError as error:
             log.info("seat %s: commit not acknowledged: %s", who.instance_id, error)
             self._refusals[who.instance_id] = str(error)

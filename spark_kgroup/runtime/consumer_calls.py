@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 async def session_timeout_ms(cluster: Cluster, group: str) -> int:
     """How long the coordinator lets a member of the group be silent, or Kafka's default if brokers do not say."""
     try:
-        value = await cluster.group_config(group, "consumer.session.timeout.ms", timeout_ms=REQUEST_TIMEOUT_MS)
+        value = await cluster.groups.config(group, "consumer.session.timeout.ms", timeout_ms=REQUEST_TIMEOUT_MS)
     except WireError as error:
         log.info("brokers do not say the session timeout of group %r, so it is taken for the default: %s", group, error)
         value = None
@@ -105,7 +105,7 @@ class ConsumerCalls:
         while True:
             try:
                 message = versions[self._unsupported]
-                return await self._cluster.coordinator_call(self._config().group, message, timeout_ms=timeout_ms)
+                return await self._cluster.coordinators.call(self._config().group, message, timeout_ms=timeout_ms)
             except UnsupportedApi:
                 if self._unsupported == len(versions) - 1:
                     raise

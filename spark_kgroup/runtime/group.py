@@ -80,11 +80,11 @@ class Group:
         self._session_timeout_ms = settings.session_timeout_ms
         self.topics = Topics(settings, self._cluster)
         self.offsets = Offsets(self._cluster, settings.group, self._rng, self._askers, self._on_refused)
-        self.commits = Commits(settings, self._cluster, self._rng, self._post, self._newest)
+        self.commits = Commits(settings, self._cluster.coordinators, self._rng, self._post, self._newest)
         self._watch = MetadataWatch(settings, self._cluster, self._sessions, self.force_rebalance, self._changed.set)
         self._own_ids = OwnIds(settings, self._cluster, self._sessions, self._fits, self._changed.set)
         self._join_nudge = JoinNudge(self._sessions, settings.heartbeat_interval_ms)
-        self._shares = Shares(settings, self._cluster, self._sessions, self._changed.set)
+        self._shares = Shares(settings, self._cluster.groups, self._sessions, self._changed.set)
         self._resumptions: Mapping[str | None, Resumption] = {}
 
     # -------------------------------------------------------------------------------------------- lifetime
@@ -100,7 +100,9 @@ class Group:
         """
         began_ms = monotonic_ms()
         await self.topics.refresh(timeout_ms=STARTUP_TIMEOUT_MS)
-        await self._cluster.reach_advertised(timeout_ms=max(1_000, began_ms + STARTUP_TIMEOUT_MS - monotonic_ms()))
+        await self._cluster.brokers.reach_advertised(
+            timeout_ms=max(1_000, began_ms + STARTUP_TIMEOUT_MS - monotonic_ms())
+        )
         kept, _ = await asyncio.gather(self._describe_kept(), self._see_committed())
         previously_owned = claimable(self.settings.previously_owned, kept, self._seats()) if kept else {}
         replaced: dict[str | None, str] = {m.instance_id: m.member_id for m in kept.members} if kept else {}
@@ -201,7 +203,7 @@ class Group:
         if not self.settings.previously_owned:
             return None
         # The cluster has answered, so its address is right: a coordinator that is away is waited for, as later on.
-        return await self._cluster.describe_group(self.settings.group)
+        return await self._cluster.groups.describe(self.settings.group)
 
     async def _see_committed(self) -> None:
         """Show `before_joining` the group's committed offsets, if it is set, BEFORE a seat joins."""
@@ -209,7 +211,7 @@ class Group:
             return
         committed: Mapping[TopicPartition, CommittedOffset] = {}
         try:
-            committed = await self._cluster.all_committed(self.settings.group)
+            committed = await self._cluster.groups.all_committed(self.settings.group)
         except BrokerError as error:
             if error.retriable:
                 raise
@@ -415,7 +417,7 @@ class Group:
         Raises:
             WireError: the coordinator did not answer in time (by default `api_timeout_ms`), or refused.
         """
-        return await self._cluster.describe_group(self.settings.group, timeout_ms=timeout_ms)
+        return await self._cluster.groups.describe(self.settings.group, timeout_ms=timeout_ms)
 
     async def remove_members(self, members: Iterable[DescribedMember], reason: str) -> dict[str, int]:
         """Take static members out of the group that no process serves any more (KIP-345). The group rebalances.
@@ -431,7 +433,7 @@ class Group:
             WireError: the coordinator did not answer in time. They may be gone.
         """
         leaving = [MemberIdentity(instance_id=m.instance_id, member_id=m.member_id) for m in members]
-        still_there = await self._cluster.remove_members(self.settings.group, leaving, reason)
+        still_there = await self._cluster.groups.remove_members(self.settings.group, leaving, reason)
         self._shares.forget()
         return still_there
 

@@ -131,7 +131,7 @@ class MetadataWatch:
             return
         self._again = False
         try:
-            group = await self._cluster.describe_group(
+            group = await self._cluster.groups.describe(
                 self._settings.group, timeout_ms=self._settings.request_timeout_ms
             )
             if group.is_consumer_type:  # its coordinator sees to that itself (KIP-848)

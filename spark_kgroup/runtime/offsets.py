@@ -109,7 +109,7 @@ class Offsets:
 
     def _begin(self, wanted: Mapping[TopicPartition, int], *, read_committed: bool) -> OffsetListing:
         self._listings = {each for each in self._listings if not each.ended}
-        listing = self._cluster.begin_list_offsets(wanted, isolation_level=int(read_committed))
+        listing = self._cluster.logs.begin_list_offsets(wanted, isolation_level=int(read_committed))
         self._listings.add(listing)
         return listing
 
@@ -170,7 +170,7 @@ class Offsets:
         timeout_ms: int | None,
     ) -> Answers[CommittedOffset | None]:
         try:
-            return await self._cluster.committed_answers(
+            return await self._cluster.groups.committed_answers(
                 self._group, partitions, patience_ms, timeout_ms=timeout_ms, who=who
             )
         except BrokerError as error:

@@ -108,7 +108,7 @@ class OwnIds:
             await self._pause(OWN_IDS_POLL_MS)
         timeout_ms = self._settings.request_timeout_ms
         reason = await self._forbidden(timeout_ms)
-        group = await self._cluster.describe_group(self._settings.group, timeout_ms=timeout_ms)
+        group = await self._cluster.groups.describe(self._settings.group, timeout_ms=timeout_ms)
         ours = self._ours()
         if reason or not (alone(group, ours) and at_rest(group, ours)) or self._generation() != generation:
             log.info("group %s: seats keep the coordinator's member ids: %s", group.group, reason or "not alone")
@@ -154,7 +154,7 @@ class OwnIds:
             if not self._allowed and (reason := await self._forbidden(timeout_ms)):
                 return reason
             self._allowed = True
-            group = await self._cluster.describe_group(self._settings.group, timeout_ms=timeout_ms)
+            group = await self._cluster.groups.describe(self._settings.group, timeout_ms=timeout_ms)
         except WireError as error:
             log.info("no look for own member ids this time: %s", error)
             return ""
@@ -171,10 +171,10 @@ class OwnIds:
             return f"an eager assignor ({', '.join(self._settings.assignors)}) joins with empty hands"
         # A group that becomes one of type consumer keeps its epoch since ConsumerGroup.fromClassicGroup knows the hash
         # of its metadata. Kafka 4.0 has its own assignor assign anew (seen with 4.0.0, and not with 4.1.0).
-        if not await self._cluster.coordinator_speaks(group, *_FETCH_OF_KAFKA_4_1, timeout_ms=timeout_ms):
+        if not await self._cluster.coordinators.speaks(group, *_FETCH_OF_KAFKA_4_1, timeout_ms=timeout_ms):
             return "the coordinator is older than Apache Kafka 4.1"
         try:
-            policy = await self._cluster.coordinator_config(group, _POLICY, timeout_ms=timeout_ms)
+            policy = await self._cluster.coordinators.config(group, _POLICY, timeout_ms=timeout_ms)
         except WireError as error:
             if error.retriable:
                 raise

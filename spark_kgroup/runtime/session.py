@@ -205,7 +205,7 @@ class Session:
             await asyncio.sleep(self._backoff.next_ms() / 1000)
         while True:
             try:
-                connection = await self._cluster.open_coordinator(self.config.group, lost=self._connected_to)
+                connection = await self._cluster.coordinators.open(self.config.group, lost=self._connected_to)
             except WireError as error:
                 if not error.retriable:
                     self.fail(error)
@@ -284,14 +284,14 @@ class Session:
         connection, timeout_ms = self._connection, min(REQUEST_TIMEOUT_MS, self.config.session_timeout_ms)
         try:
             known = connection.address if connection is not None else None
-            address = await self._cluster.coordinator(self.config.group, known=known, timeout_ms=timeout_ms)
+            address = await self._cluster.coordinators.find(self.config.group, known=known, timeout_ms=timeout_ms)
             if connection is None or connection is not self._connection:
                 return
             if address != connection.address:
                 await self._drop(connection, f"{address} coordinates the group now, not {connection.address}")
             elif heartbeat is not None:
                 message = to_message(heartbeat, self.config)
-                answer = await self._cluster.coordinator_call(self.config.group, message, timeout_ms=timeout_ms)
+                answer = await self._cluster.coordinators.call(self.config.group, message, timeout_ms=timeout_ms)
                 self.post(to_event(heartbeat, answer))
         except WireError as error:
             log.info("%s: no word past the parked request: %s", self._name, error)
@@ -320,7 +320,7 @@ class Session:
 
     async def _look_at_seat(self) -> None:
         try:
-            group = await self._cluster.describe_group(self.config.group, timeout_ms=REQUEST_TIMEOUT_MS)
+            group = await self._cluster.groups.describe(self.config.group, timeout_ms=REQUEST_TIMEOUT_MS)
         except WireError as error:
             log.info("%s: the coordinator did not say which member has the seat: %s", self._name, error)
             return
@@ -330,7 +330,7 @@ class Session:
     async def _leave(self, request: contract.LeaveRequest) -> None:
         """Give the seat back over the pool, and again while the coordinator moves: a person waits, but not for long."""
         try:
-            still_there = await self._cluster.remove_members(
+            still_there = await self._cluster.groups.remove_members(
                 self.config.group, [request.identity], request.reason, timeout_ms=LEAVE_TIMEOUT_MS
             )
             error = next(iter(still_there.values()), int(ErrorCode.NONE))

@@ -20,7 +20,7 @@ from spark_kgroup.member.consumer_contract import NewsExpected
 from spark_kgroup.model import CONSUMER, DescribedGroup, MemberIdentity
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
-from spark_kgroup.wire.cluster import Cluster
+from spark_kgroup.wire.groups import Groups
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +39,12 @@ class Shares:
     def __init__(
         self,
         settings: GroupSettings,
-        cluster: Cluster,
+        groups: Groups,
         sessions: Mapping[str | None, Session],
         on_known: Callable[[], None],
     ) -> None:
         self._settings = settings
-        self._cluster = cluster
+        self._groups = groups
         self._sessions = sessions
         self._on_known = on_known
         self._confirmed: _Members | None = None
@@ -78,9 +78,7 @@ class Shares:
 
     async def _look(self, settled: _Members) -> None:
         try:
-            group = await self._cluster.describe_group(
-                self._settings.group, timeout_ms=self._settings.request_timeout_ms
-            )
+            group = await self._groups.describe(self._settings.group, timeout_ms=self._settings.request_timeout_ms)
         except WireError as error:
             log.info("the coordinator did not describe the group's target assignment: %s", error)
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -37,7 +37,6 @@ from spark_kgroup.wire.witnesses import Witnesses
 
 log = logging.getLogger(__name__)
 
-K = TypeVar("K")
 T = TypeVar("T")
 
 _CLOSED: Final = "The cluster's connections were closed here."
@@ -52,132 +51,30 @@ class NotKnownYet(BrokerError):
     """No broker has known a topic so far. The retries log no warning, for the caller's error will name the topic."""
 
 
-class Brokers:
-    """Pooled connections to the brokers of one cluster. Belongs to one event loop.
+class SharedWork:
+    """Work that runs once for all callers that ask for it meanwhile. Belongs to one event loop, and must be closed."""
 
-    Attributes:
-        _brokers: node id -> its address, as a broker said last.
-    """
-
-    def __init__(
-        self,
-        bootstrap: Sequence[Address],
-        *,
-        client_id: str,
-        security: Security,
-        request_timeout_ms: int,
-        api_timeout_ms: int,
-        rng: Random,
-        alive: Callable[[], bool],
-    ) -> None:
-        self._bootstrap = tuple(bootstrap)
-        self._client_id = client_id
-        self._security = security
-        self._request_timeout_ms = request_timeout_ms
-        self._api_timeout_ms = api_timeout_ms
-        self._rng = rng
-        self._alive = alive
-        self._brokers: Mapping[int, Address] = {}
-        self._cluster_id: str | None = None
-        self._witnesses = Witnesses()
-        self._pool: dict[Address, Connection] = {}
-        self._opening: dict[Address, asyncio.Task[Connection]] = {}
-        self._pace = Pace(self._rng)
-        self._rights: dict[str, Rights] = {}
-        """Name of an API -> whether we may use it."""
+    def __init__(self) -> None:
+        self._running: dict[Hashable, asyncio.Task[Any]] = {}
         self._closed = False
 
-    async def _close(self, shared: Iterable[asyncio.Task[Any]]) -> None:
-        """Close every pooled connection, and cancel `shared` work. Calls that still wait raise `Disconnected`."""
-        self._closed = True
-        tasks = [*shared, *self._opening.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        pool, self._pool = self._pool, {}
-        for connection in pool.values():
-            await connection.close()
+    async def result_of(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The result of the `work` that is running for `key`, which goes on for other callers if one gives up.
 
-    async def _any_broker(self, request: Request) -> tuple[Address, Response]:
-        """Ask until one answers: brokers we are connected to, then those we know of, then the bootstrap list.
-
-        Doubted brokers come after all others (`Witnesses`).
-
-        Returns:
-            The address that answered, and its response.
-        """
-
-        async def ask(address: Address) -> tuple[Address, Response]:
-            return address, await self._at(address, request)
-
-        connected = (address for address, connection in self._pool.items() if not connection.closed)
-        refused: dict[Address, WireError] = {}
-        addresses = self._witnesses.in_order([*connected, *self._brokers.values(), *self._bootstrap])
-        attempts = [(address, partial(ask, address)) for address in addresses]
-        answer = await first_success(attempts, patience_ms=NEXT_BROKER_AFTER_MS, failure=WireError, failures=refused)
-        if answer is not None:
-            self._witnesses.heard(answer[0], addresses, time.monotonic())
-            return answer
-        errors = list(refused.values())
-        if not any(e.retriable for e in errors) or all(isinstance(e, AuthenticationFailed) for e in errors):
-            raise errors[0]
-        failures = "; ".join(str(e) if str(a) in str(e) else f"{a}: {e}" for a, e in refused.items())
-        raise ConnectionFailed(f"No broker could be reached. {_CHECK_BOOTSTRAP} Tried: {failures}")
-
-    async def reach_advertised(self, *, timeout_ms: int) -> None:
-        """See that a broker answers under the address that it advertises: leaders and coordinators are asked there.
+        Args:
+            key: the kind of work, and what it is about.
+            work: begins it, if none is running for `key`.
 
         Raises:
-            ConnectionFailed: none does, while the bootstrap servers, which named these addresses, are reached.
-            WireError: the peer at such an address is no broker, or refuses us.
+            Disconnected: `close` was called.
+            WireError: the work failed. Each caller gets an error of its own.
         """
-
-        async def attempt() -> None:
-            advertised = dict.fromkeys(self._brokers.values())
-            if not advertised or any(not c.closed for address, c in self._pool.items() if address in advertised):
-                return
-            refused: dict[Address, WireError] = {}
-            attempts = [(address, partial(self._at, address, messages.metadata(()))) for address in advertised]
-            if await first_success(attempts, patience_ms=NEXT_BROKER_AFTER_MS, failure=WireError, failures=refused):
-                return
-            if not any(error.retriable for error in refused.values()):
-                raise next(iter(refused.values()))
-            failures = "; ".join(str(e) if str(a) in str(e) else f"{a}: {e}" for a, e in refused.items())
-            answered = ", ".join(str(address) for address, each in self._pool.items() if not each.closed)
-            raise ConnectionFailed(
-                f"{answered} answers, but no broker can be reached at the address that it advertises: {failures} Each "
-                "host that reads must reach every broker there: correct advertised.listeners in the brokers' settings, "
-                "or names and routes of this host."
-            )
-
-        await self._retry(attempt, timeout_ms)
-
-    async def _at(self, address: Address, request: Request) -> Response:
-        connection = self._pool.get(address)
-        if connection is None or connection.closed:
-            self._pace.check_in_time(address, ENDS_AT_S.get())
-            connection = await self._open_pooled(address)
-        return await connection.call(request)
-
-    async def _open_pooled(self, address: Address) -> Connection:
-        """A new connection for the pool. All callers that ask while it is being opened share it, or its failure."""
-
-        async def open_and_pool() -> Connection:
-            self._pool[address] = await self._open(address)
-            return self._pool[address]
-
-        return await self._join_or_start(self._opening, address, open_and_pool)
-
-    async def _join_or_start(
-        self, running: dict[K, asyncio.Task[T]], key: K, work: Callable[[], Coroutine[Any, Any, T]]
-    ) -> T:
-        """The result of the `work` that is running for `key`, which goes on for other callers if one gives up."""
         if self._closed:
             raise Disconnected(_CLOSED)
-        if key not in running:
-            running[key] = asyncio.create_task(work(), name=f"for all who ask for {key}")
-            running[key].add_done_callback(lambda done: _forget(running, key, done))
-        task = running[key]
+        if key not in self._running:
+            self._running[key] = asyncio.create_task(work(), name=f"for all who ask for {key}")
+            self._running[key].add_done_callback(lambda done: self._forget(key, done))
+        task: asyncio.Task[T] = self._running[key]
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -186,6 +83,182 @@ class Brokers:
             raise Disconnected(_CLOSED) from None
         except WireError as error:
             raise error.again() from error  # each caller's own: a session writes into it which member cannot go on
+
+    async def close(self) -> None:
+        """Cancel all work. Callers that still wait for it, and all later ones, raise `Disconnected`."""
+        self._closed = True
+        tasks = list(self._running.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _forget(self, key: Hashable, done: asyncio.Task[Any]) -> None:
+        del self._running[key]
+        if not done.cancelled():
+            done.exception()  # retrieved, or asyncio logs it if all callers have given up
+
+
+class Retries:
+    """How a question to a cluster is asked again: with backoff, within a bound, and with patience for missing rights.
+
+    Attributes:
+        api_timeout_ms: the bound of a call whose caller gives none.
+    """
+
+    def __init__(self, api_timeout_ms: int, rng: Random) -> None:
+        self.api_timeout_ms = api_timeout_ms
+        self._rng = rng
+        self._rights: dict[str, Rights] = {}
+        """Name of an API -> whether we may use it."""
+
+    def backoff(self) -> Backoff:
+        """The waits between the attempts of one call."""
+        return Backoff(self._rng)
+
+    def rights_to(self, api: str) -> Rights:
+        """Whether we may use the API of this name, and since when we may not."""
+        return self._rights.setdefault(api, Rights())
+
+    def be_patient(self, error: WireError, api: str) -> None:
+        """Make the error retriable if it says that rights are missing which we had a moment ago."""
+        missing = isinstance(error, BrokerError) and error.code in RIGHTS_MISSING and error.api == api
+        if missing and self.rights_to(api).may_come_back(round(time.monotonic() * 1000)):
+            error.retriable = True
+
+    async def run(self, attempt: Callable[[], Awaitable[T]], timeout_ms: int | None, api: str = "") -> T:
+        """The result of the first `attempt` that succeeds: it is repeated after errors that may pass.
+
+        Rights to use the `api` that we had may be missing for `AUTHORIZATION_GRACE_MS`.
+
+        Raises:
+            WireError: that of the last attempt, or of the first that cannot pass.
+            RequestTimedOut: an attempt was under way when the time was up.
+        """
+        timeout_ms = timeout_ms or self.api_timeout_ms
+        deadline_s = time.monotonic() + timeout_ms / 1000
+        backoff = self.backoff()
+        failed: WireError | None = None
+        while True:
+            try:
+                async with end_after(round((deadline_s - time.monotonic()) * 1000), of_ms=timeout_ms, failed=failed):
+                    result = await attempt()
+                self.rights_to(api).on_granted()
+                return result
+            except WireError as error:
+                self.be_patient(error, api)
+                wait_s = backoff.next_ms() / 1000
+                if not error.retriable or time.monotonic() + wait_s > deadline_s:
+                    raise
+                expected = failed is not None or isinstance(error, NotKnownYet)
+                log.log(logging.DEBUG if expected else logging.WARNING, "Trying again: %s", error)
+                failed = error
+            await asyncio.sleep(wait_s)
+            if time.monotonic() > deadline_s:  # a busy machine slept for longer: the cluster has answered, with this
+                raise failed
+
+
+class Connections:
+    """Connections to the brokers of one cluster: one for each address is pooled. Belongs to one event loop.
+
+    Args:
+        shared: where callers that ask for the same new connection meet.
+        client_id: what brokers log of this client.
+        security: how each connection is secured.
+        request_timeout_ms: bound on each request.
+        rng: for the waits between connections that fail.
+        alive: whether this client goes on.
+        has_answered: whether the cluster has told its brokers' addresses. From then on, a peer that is no broker has an
+            address only until its broker comes back.
+    """
+
+    def __init__(
+        self,
+        shared: SharedWork,
+        *,
+        client_id: str,
+        security: Security,
+        request_timeout_ms: int,
+        rng: Random,
+        alive: Callable[[], bool],
+        has_answered: Callable[[], bool],
+    ) -> None:
+        self._shared = shared
+        self._client_id = client_id
+        self._security = security
+        self._request_timeout_ms = request_timeout_ms
+        self._alive = alive
+        self._has_answered = has_answered
+        self._cluster_id: str | None = None
+        self._pool: dict[Address, Connection] = {}
+        self._pace = Pace(rng)
+
+    @property
+    def addresses(self) -> list[Address]:
+        """Those to which a pooled connection is open."""
+        return [address for address, connection in self._pool.items() if not connection.closed]
+
+    async def ask(self, address: Address, request: Request) -> Response:
+        """One request to the broker at `address` on the pooled connection, which is opened anew if it ended.
+
+        Raises:
+            WireError: no answer.
+        """
+        connection = self._pool.get(address)
+        if connection is None or connection.closed:
+            self._pace.check_in_time(address, ENDS_AT_S.get())
+            connection = await self._open_pooled(address)
+        return await connection.call(request)
+
+    async def speaks(self, address: Address, api_key: int, version: int) -> bool:
+        """Whether the broker at `address` knows this version of an API.
+
+        Raises:
+            WireError: it could not be reached.
+        """
+        return (self._pool.get(address) or await self._open_pooled(address)).speaks(api_key, version)
+
+    async def open_own(self, address: Address) -> Connection:
+        """A new connection of the caller's own, which is not pooled.
+
+        Raises:
+            WireError: none came about, or none could in time.
+        """
+        self._pace.check_in_time(address, ENDS_AT_S.get())
+        return await self._open(address)
+
+    def check_cluster(self, address: Address, answer: messages.MetadataResponse) -> None:
+        """Remember the id of the cluster that answers first. The answers of no other cluster are ever used.
+
+        Raises:
+            ConnectionFailed: the answer is from another cluster.
+        """
+        if self._cluster_id is None:
+            self._cluster_id = answer.cluster_id
+        elif answer.cluster_id not in (None, self._cluster_id):
+            raise ConnectionFailed(
+                f"A broker of another cluster is at {address} now (cluster id {words_of(answer.cluster_id)}, was "
+                f"{words_of(self._cluster_id)}): its answers are not used. To go on with that cluster, start anew."
+            )
+
+    async def drop(self, address: Address) -> None:
+        """Close the pooled connection to `address`, if there is one."""
+        if (connection := self._pool.pop(address, None)) is not None:
+            await connection.close()
+
+    async def close(self) -> None:
+        """Close every pooled connection. Calls that still wait raise `Disconnected`."""
+        pool, self._pool = self._pool, {}
+        for connection in pool.values():
+            await connection.close()
+
+    async def _open_pooled(self, address: Address) -> Connection:
+        """A new connection for the pool. All callers that ask while it is being opened share it, or its failure."""
+
+        async def open_and_pool() -> Connection:
+            self._pool[address] = await self._open(address)
+            return self._pool[address]
+
+        return await self._shared.result_of(("connection", address), open_and_pool)
 
     async def _open(self, address: Address) -> Connection:
         turn = await self._pace.turn(address)
@@ -223,77 +296,142 @@ class Brokers:
             timeout_ms = min(self._request_timeout_ms, CONNECT_TIMEOUT_MS)
             answer = await connection.call(messages.metadata(()), timeout_ms=timeout_ms)
             assert isinstance(answer, messages.MetadataResponse)
-            self._check_cluster(connection.address, answer)
+            self.check_cluster(connection.address, answer)
         except BaseException:
             await connection.close()
             raise
 
-    async def _check_answer(self, witness: Address, answer: messages.MetadataResponse) -> None:
-        """As `_check_cluster`, for an answer on the pooled connection to `witness`, which is closed if that fails."""
-        try:
-            self._check_cluster(witness, answer)
-        except ConnectionFailed:
-            self._witnesses.doubt(witness)
-            if (connection := self._pool.pop(witness, None)) is not None:
-                await connection.close()
-            raise
-
-    def _check_cluster(self, address: Address, answer: messages.MetadataResponse) -> None:
-        """Remember the id of the cluster that answers first. The answers of no other cluster are ever used.
-
-        Raises:
-            ConnectionFailed: the answer is from another cluster.
-        """
-        if self._cluster_id is None:
-            self._cluster_id = answer.cluster_id
-        elif answer.cluster_id not in (None, self._cluster_id):
-            raise ConnectionFailed(
-                f"A broker of another cluster is at {address} now (cluster id {words_of(answer.cluster_id)}, was "
-                f"{words_of(self._cluster_id)}): its answers are not used. To go on with that cluster, start anew."
-            )
-
     def _not_a_broker(self, address: Address, error: ProtocolViolation) -> WireError:
-        if self._brokers:
+        if self._has_answered():
             # This cluster has answered before: the program that has a broker's address just now will give it back.
             return ConnectionFailed(str(error))
         message = str(error) if str(address) in str(error) else f"{address}: {error}"
         return ProtocolViolation(f"{message} {_CHECK_BOOTSTRAP}")
 
-    def _rights_to(self, api: str) -> Rights:
-        return self._rights.setdefault(api, Rights())
 
-    def _be_patient(self, error: WireError, api: str) -> None:
-        """Make the error retriable if it says that rights are missing which we had a moment ago."""
-        missing = isinstance(error, BrokerError) and error.code in RIGHTS_MISSING and error.api == api
-        if missing and self._rights_to(api).may_come_back(round(time.monotonic() * 1000)):
-            error.retriable = True
+class Brokers:
+    """The brokers of one cluster: which of them to ask, and how. Belongs to one event loop, and must be closed.
 
-    async def _retry(self, attempt: Callable[[], Awaitable[T]], timeout_ms: int | None, api: str = "") -> T:
-        """The result of the first `attempt` that succeeds: it is repeated after errors that may pass.
+    Attributes:
+        nodes: node id -> its address, as a broker said last.
+        witnesses: in which order brokers are asked.
+        shared: look-ups and new connections that several callers wait for.
+        connections: pooled ones, and callers' own.
+        retries: how a question is asked again.
+    """
 
-        Rights to use the `api` that we had may be missing for `AUTHORIZATION_GRACE_MS`.
+    def __init__(
+        self,
+        bootstrap: Sequence[Address],
+        *,
+        client_id: str,
+        security: Security,
+        request_timeout_ms: int,
+        api_timeout_ms: int,
+        rng: Random,
+        alive: Callable[[], bool],
+    ) -> None:
+        self._bootstrap = tuple(bootstrap)
+        self.nodes: Mapping[int, Address] = {}
+        self.witnesses = Witnesses()
+        self.shared = SharedWork()
+        self.connections = Connections(
+            self.shared,
+            client_id=client_id,
+            security=security,
+            request_timeout_ms=request_timeout_ms,
+            rng=rng,
+            alive=alive,
+            has_answered=lambda: bool(self.nodes),
+        )
+        self.retries = Retries(api_timeout_ms, rng)
+
+    async def close(self) -> None:
+        """Cancel what is shared, and close every pooled connection. Calls that still wait raise `Disconnected`."""
+        await self.shared.close()
+        await self.connections.close()
+
+    async def ask_any(self, request: Request) -> tuple[Address, Response]:
+        """Ask until one answers: brokers we are connected to, then those we know of, then the bootstrap list.
+
+        Doubted brokers come after all others (`Witnesses`).
+
+        Returns:
+            The address that answered, and its response.
+
+        Raises:
+            ConnectionFailed: no broker can be reached.
+            WireError: the peer that answered is no broker, or refuses us.
         """
-        timeout_ms = timeout_ms or self._api_timeout_ms
-        deadline_s = time.monotonic() + timeout_ms / 1000
-        backoff = Backoff(self._rng)
-        failed: WireError | None = None
-        while True:
-            try:
-                async with end_after(round((deadline_s - time.monotonic()) * 1000), of_ms=timeout_ms, failed=failed):
-                    result = await attempt()
-                self._rights_to(api).on_granted()
-                return result
-            except WireError as error:
-                self._be_patient(error, api)
-                wait_s = backoff.next_ms() / 1000
-                if not error.retriable or time.monotonic() + wait_s > deadline_s:
-                    raise
-                expected = failed is not None or isinstance(error, NotKnownYet)
-                log.log(logging.DEBUG if expected else logging.WARNING, "Trying again: %s", error)
-                failed = error
-            await asyncio.sleep(wait_s)
-            if time.monotonic() > deadline_s:  # a busy machine slept for longer: the cluster has answered, with this
-                raise failed
+
+        async def ask(address: Address) -> tuple[Address, Response]:
+            return address, await self.connections.ask(address, request)
+
+        refused: dict[Address, WireError] = {}
+        addresses = self.witnesses.in_order([*self.connections.addresses, *self.nodes.values(), *self._bootstrap])
+        attempts = [(address, partial(ask, address)) for address in addresses]
+        answer = await first_success(attempts, patience_ms=NEXT_BROKER_AFTER_MS, failure=WireError, failures=refused)
+        if answer is not None:
+            self.witnesses.heard(answer[0], addresses, time.monotonic())
+            return answer
+        errors = list(refused.values())
+        if not any(e.retriable for e in errors) or all(isinstance(e, AuthenticationFailed) for e in errors):
+            raise errors[0]
+        failures = "; ".join(str(e) if str(a) in str(e) else f"{a}: {e}" for a, e in refused.items())
+        raise ConnectionFailed(f"No broker could be reached. {_CHECK_BOOTSTRAP} Tried: {failures}")
+
+    async def reach(self) -> None:
+        """Ask every broker that is known once, until one answers: for a person who waits, and can try again.
+
+        Raises:
+            ConnectionFailed: no broker can be reached.
+            WireError: the peer that answered is no broker, or refuses us.
+        """
+        async with end_after(self.retries.api_timeout_ms):
+            await self.ask_any(messages.metadata(()))
+
+    async def reach_advertised(self, *, timeout_ms: int) -> None:
+        """See that a broker answers under the address that it advertises: leaders and coordinators are asked there.
+
+        Raises:
+            ConnectionFailed: none does, while the bootstrap servers, which named these addresses, are reached.
+            WireError: the peer at such an address is no broker, or refuses us.
+        """
+
+        async def attempt() -> None:
+            advertised = dict.fromkeys(self.nodes.values())
+            if not advertised or any(address in advertised for address in self.connections.addresses):
+                return
+            refused: dict[Address, WireError] = {}
+            attempts = [
+                (address, partial(self.connections.ask, address, messages.metadata(()))) for address in advertised
+            ]
+            if await first_success(attempts, patience_ms=NEXT_BROKER_AFTER_MS, failure=WireError, failures=refused):
+                return
+            if not any(error.retriable for error in refused.values()):
+                raise next(iter(refused.values()))
+            failures = "; ".join(str(e) if str(a) in str(e) else f"{a}: {e}" for a, e in refused.items())
+            answered = ", ".join(str(address) for address in self.connections.addresses)
+            raise ConnectionFailed(
+                f"{answered} answers, but no broker can be reached at the address that it advertises: {failures} Each "
+                "host that reads must reach every broker there: correct advertised.listeners in the brokers' settings, "
+                "or names and routes of this host."
+            )
+
+        await self.retries.run(attempt, timeout_ms)
+
+    async def check_answer(self, witness: Address, answer: messages.MetadataResponse) -> None:
+        """As `Connections.check_cluster`, for an answer of `witness`, whose pooled connection is closed if that fails.
+
+        Raises:
+            ConnectionFailed: the answer is from another cluster.
+        """
+        try:
+            self.connections.check_cluster(witness, answer)
+        except ConnectionFailed:
+            self.witnesses.doubt(witness)
+            await self.connections.drop(witness)
+            raise
 
 
 @asynccontextmanager
@@ -309,9 +447,3 @@ async def end_after(left_ms: int, *, of_ms: int | None = None, failed: WireError
         raise RequestTimedOut(f"The cluster did not answer within {of_ms or left_ms} ms.{before}") from None
     finally:
         ENDS_AT_S.reset(outer)
-
-
-def _forget(running: dict[K, asyncio.Task[T]], key: K, done: asyncio.Task[T]) -> None:
-    del running[key]
-    if not done.cancelled():
-        done.exception()  # retrieved, or asyncio logs it if all callers have given up

@@ -34,7 +34,12 @@ class Coordinator:
     def __post_init__(self) -> None:
         self.broker.answer = self.answer
 
-    async def open_coordinator(self, _group: str, **_: Address | None) -> Connection:
+    @property
+    def coordinators(self) -> "Coordinator":
+        """As `Cluster.coordinators`: that of both groups."""
+        return self
+
+    async def open(self, _group: str, **_: Address | None) -> Connection:
         return await Connection.open(self.broker.address, client_id="test")
 
     async def metadata(self, _topics: Sequence[str]) -> ClusterMetadata:

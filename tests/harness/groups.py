@@ -58,7 +58,7 @@ def described_by_us(kafka: ApacheKafka, group: str) -> DescribedGroup:
     async def ask() -> DescribedGroup:
         cluster = Cluster(parse_bootstrap(kafka.bootstrap_servers), client_id="test")
         try:
-            return await cluster.describe_group(group)
+            return await cluster.groups.describe(group)
         finally:
             await cluster.close()
 

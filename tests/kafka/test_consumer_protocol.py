@@ -212,10 +212,10 @@ def test_a_commit_of_an_epoch_that_has_moved_is_made_in_the_new_one(
                 assert await first.commits.commit(was, positions) == held
                 assert offsets_alone(await first.offsets.committed(held)) == positions
                 with pytest.raises(BrokerError, match="STALE_MEMBER_EPOCH"):
-                    await first._cluster.committed_offsets(group, held, who=was)
+                    await first._cluster.groups.committed_offsets(group, held, who=was)
                 unknown = replace(was, member_id="nobody")
                 with pytest.raises(BrokerError, match="UNKNOWN_MEMBER_ID"):
-                    await first._cluster.committed_offsets(group, held, who=unknown)
+                    await first._cluster.groups.committed_offsets(group, held, who=unknown)
                 gone = dict.fromkeys((await all_owned(first, second))["b"], 9)
                 assert await first.commits.commit(replace(was, generation=1 << 20), gone) == frozenset()
                 assert "STALE_MEMBER_EPOCH" in first.commits.refusal

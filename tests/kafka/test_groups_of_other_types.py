@@ -303,8 +303,8 @@ def test_a_share_group_is_named_as_one_and_takes_no_seats(run: Run, apache_kafka
 async def connect_worker(kafka: ApacheKafka, group: str, then: Callable[[], None]) -> None:
     """A group whose protocol type is not that of consumers, as Kafka Connect's workers form it."""
     cluster = Cluster(parse_bootstrap(kafka.bootstrap_servers), client_id="a worker")
-    await cluster.describe_group(group)  # which waits for a coordinator
-    connection = await cluster.open_coordinator(group)
+    await cluster.groups.describe(group)  # which waits for a coordinator
+    connection = await cluster.coordinators.open(group)
     who = MemberIdentity(instance_id="worker-1")
     offered = [("sessioned", encode_subscription(Subscription(topics=("not-a-subscription",)))[5:])]
     join = messages.join_group(group, who, offered, session_timeout_ms=30_000, rebalance_timeout_ms=30_000, reason="")

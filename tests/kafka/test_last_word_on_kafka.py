@@ -27,7 +27,7 @@ from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.wire.address import parse_bootstrap
-from spark_kgroup.wire.cluster import Cluster
+from spark_kgroup.wire.groups import Coordinators
 
 SESSION_MS = 6_000
 
@@ -102,14 +102,14 @@ def test_a_join_parked_for_longer_than_a_session_costs_nothing_while_the_coordin
     apache_kafka: ApacheKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0
-    call = Cluster.coordinator_call
+    call = Coordinators.call
 
-    async def counted(cluster: Cluster, group: str, request: Any, **more: Any) -> Any:
+    async def counted(coordinators: Coordinators, group: str, request: Any, **more: Any) -> Any:
         nonlocal looks
         looks += type(request).__name__ == "HeartbeatRequest"
-        return await call(cluster, group, request, **more)
+        return await call(coordinators, group, request, **more)
 
-    monkeypatch.setattr(Cluster, "coordinator_call", counted)
+    monkeypatch.setattr(Coordinators, "call", counted)
 
     @on_a_loop
     async def scenario() -> None:
@@ -223,7 +223,7 @@ def test_a_join_parked_at_a_broker_that_stands_still_goes_to_the_next_coordinato
                 with slow_member(kafka, seats) as slow:
                     await half_each(seats, slow)
                     os.kill(slow.process.pid, signal.SIGSTOP)
-                    address = await seats.group._cluster.coordinator(seats.name)
+                    address = await seats.group._cluster.coordinators.find(seats.name)
                     frozen = next(node for node in kafka.nodes if node.port == address.port)
                     seats.group.force_rebalance("the test says so")
                     await until(lambda: seats.counts[contract.Rejoining] and not seats.group.view().settled)

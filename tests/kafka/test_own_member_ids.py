@@ -152,7 +152,7 @@ def test_a_seat_whose_process_dies_between_the_two_requests_is_there_again_with_
             request, _ = messages.consumer_group_heartbeat(
                 group, late, rebalance_timeout_ms=60_000, topics=[topic], owned=()
             )
-            answer = await stays._cluster.coordinator_call(group, request)
+            answer = await stays._cluster.coordinators.call(group, request)
             assert isinstance(answer, messages.ConsumerGroupHeartbeatResponse)
             assert (int(answer.error_code), answer.member_epoch) == (0, generation)
             assert (await stays.describe()).is_consumer_type
@@ -289,7 +289,7 @@ def test_a_newcomer_hears_of_its_share_when_a_group_of_type_consumer_has_become_
             request, _ = messages.consumer_group_heartbeat(
                 group, late, rebalance_timeout_ms=60_000, topics=[topic], owned=()
             )
-            await asks._cluster.coordinator_call(group, request)
+            await asks._cluster.coordinators.call(group, request)
         async with started(replace(settings, instance_ids=(None,))) as newcomer:
             await until(lambda: newcomer.view().settled)
             assert (await newcomer.describe()).is_consumer_type

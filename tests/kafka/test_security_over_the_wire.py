@@ -328,9 +328,9 @@ async def test_a_join_that_is_parked_beyond_its_session_is_answered_and_goes_on(
         assert synced.error_code == 0
         return who
 
-    async with await patiently(lambda: cluster.open_coordinator(group)) as first:
+    async with await patiently(lambda: cluster.coordinators.open(group)) as first:
         await joined(first)
-        async with await cluster.open_coordinator(group) as second:
+        async with await cluster.coordinators.open(group) as second:
             began_s = time.monotonic()
             who = await joined(second)
             assert time.monotonic() - began_s > SHORT_SESSION_MS / 1000 + 1, "it was parked beyond its session"

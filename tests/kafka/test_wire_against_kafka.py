@@ -88,7 +88,7 @@ async def commit(
     cluster: Cluster, group: str, who: MemberIdentity, positions: dict[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
     async def attempt() -> dict[TopicPartition, int]:
-        response = await cluster.coordinator_call(group, messages.offset_commit(group, who, positions))
+        response = await cluster.coordinators.call(group, messages.offset_commit(group, who, positions))
         assert isinstance(response, messages.OffsetCommitResponse)
         errors = messages.offset_commit_errors(response)
         refuse_if_not_ready(errors.values())
@@ -129,12 +129,12 @@ async def test_both_ends_of_every_partition_are_listed(apache_kafka: ApacheKafka
     produce(apache_kafka.bootstrap_servers, topic, 7, partitions=2)
     partitions = [TopicPartition(topic, index) for index in range(3)]
     cluster = client_of(apache_kafka)
-    starts = await cluster.list_offsets(dict.fromkeys(partitions, messages.EARLIEST))
-    ends = await cluster.list_offsets(dict.fromkeys(partitions, messages.LATEST))
+    starts = await cluster.logs.list_offsets(dict.fromkeys(partitions, messages.EARLIEST))
+    ends = await cluster.logs.list_offsets(dict.fromkeys(partitions, messages.LATEST))
     assert [starts[tp].offset for tp in partitions] == [0, 0, 0]
     assert [ends[tp].offset for tp in partitions] == [4, 3, 0]
     with pytest.raises(UnknownTopic, match=f"{topic}-3"):
-        await cluster.list_offsets({TopicPartition(topic, 3): messages.LATEST}, timeout_ms=3_000)
+        await cluster.logs.list_offsets({TopicPartition(topic, 3): messages.LATEST}, timeout_ms=3_000)
     await cluster.close()
 
 
@@ -150,11 +150,11 @@ async def test_a_read_committed_end_stops_before_an_open_transaction(apache_kafk
     producer.flush(120)
     cluster = client_of(apache_kafka)
     wanted = {TopicPartition(topic, 0): messages.LATEST}
-    committed, uncommitted = [await cluster.list_offsets(wanted, isolation_level=level) for level in (1, 0)]
+    committed, uncommitted = [await cluster.logs.list_offsets(wanted, isolation_level=level) for level in (1, 0)]
     assert [listed.offset for listed in (*committed.values(), *uncommitted.values())] == [2, 3]
     producer.commit_transaction(30)
     for _ in range(100):  # the coordinator writes the marker after it has answered
-        (after,) = (await cluster.list_offsets(wanted, isolation_level=1)).values()
+        (after,) = (await cluster.logs.list_offsets(wanted, isolation_level=1)).values()
         if after.offset == 4:  # the record and the marker
             break
         await asyncio.sleep(0.05)
@@ -173,9 +173,9 @@ async def test_a_static_member_lives_through_every_message_of_its_group(apache_k
     mine = frozenset({TopicPartition(topic, 0), TopicPartition(topic, 1)})
     subscription = Subscription(topics=(topic,), owned=frozenset({TopicPartition(topic, 1)}), generation=3, rack="r")
     cluster = client_of(apache_kafka)
-    assert (await cluster.describe_group(group)).state == "Dead"
+    assert (await cluster.groups.describe(group)).state == "Dead"
 
-    async with await patiently(lambda: cluster.open_coordinator(group)) as connection:
+    async with await patiently(lambda: cluster.coordinators.open(group)) as connection:
         joined = await join(connection, group, MemberIdentity(instance_id="seat-0"), subscription)
         assert joined.error_code == 0
         assert joined.leader == joined.member_id
@@ -199,12 +199,12 @@ async def test_a_static_member_lives_through_every_message_of_its_group(apache_k
         errors = await commit(cluster, group, who, positions)
         assert errors == dict.fromkeys(positions, 0)
         absent = TopicPartition(topic, 9)
-        assert offsets_alone(await cluster.committed_offsets(group, [*positions, absent])) == {
+        assert offsets_alone(await cluster.groups.committed_offsets(group, [*positions, absent])) == {
             **positions,
             absent: None,
         }
 
-        described = await cluster.describe_group(group)
+        described = await cluster.groups.describe(group)
         assert (described.state, described.protocol) == ("Stable", "range")
         (seen,) = described.members
         assert (seen.member_id, seen.instance_id, seen.client_id) == (who.member_id, "seat-0", "wire-test")
@@ -223,7 +223,7 @@ async def test_a_static_member_lives_through_every_message_of_its_group(apache_k
         left = await ask(connection, messages.leave_group(group, [who], "a test"))
         assert isinstance(left, messages.LeaveGroupResponse)
         assert (left.error_code, [m.error_code for m in left.members]) == (0, [0])
-    described = await cluster.describe_group(group)
+    described = await cluster.groups.describe(group)
     assert (described.state, described.members) == ("Empty", ())
     await cluster.close()
 
@@ -233,7 +233,7 @@ async def test_a_dynamic_member_is_given_an_id_first(apache_kafka: ApacheKafka) 
     """KIP-394."""
     group = unique("group")
     cluster = client_of(apache_kafka)
-    async with await patiently(lambda: cluster.open_coordinator(group)) as connection:
+    async with await patiently(lambda: cluster.coordinators.open(group)) as connection:
         joined = await join(connection, group, MemberIdentity(instance_id=None), Subscription(topics=("t",)))
         assert int(joined.error_code) == ErrorCode.MEMBER_ID_REQUIRED
         who = MemberIdentity(instance_id=None, member_id=joined.member_id)
@@ -252,7 +252,7 @@ async def test_a_commit_under_an_unknown_member_id_is_refused_with_that_error(ap
     tp = TopicPartition(topic, 0)
     errors = await commit(cluster, group, nonmember, {tp: 1})
     assert errors[tp] in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
-    assert await cluster.committed_offsets(group, [tp]) == {tp: None}
+    assert await cluster.groups.committed_offsets(group, [tp]) == {tp: None}
     await cluster.close()
 
 
@@ -281,7 +281,7 @@ def test_a_member_under_the_consumer_protocol_lives_through_every_message(
             requests = messages.consumer_group_heartbeat(
                 group, replace(seat, generation=epoch), owned=owned, **(full if owned is not None else {})
             )
-            response = await cluster.coordinator_call(group, requests[version])
+            response = await cluster.coordinators.call(group, requests[version])
             refuse_if_not_ready(group_error_codes(response))
             return response
 
@@ -295,7 +295,7 @@ def test_a_member_under_the_consumer_protocol_lives_through_every_message(
                 raise BrokerError("no assignment yet", ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return response.member_epoch, found
 
-        assert await cluster.group_config(group, "consumer.session.timeout.ms") == "45000"
+        assert await cluster.groups.config(group, "consumer.session.timeout.ms") == "45000"
         joined: Any = await patiently(lambda: beat(0, owned=[]))
         assert (joined.error_code, joined.member_id) == (0, seat.member_id)
         assert joined.heartbeat_interval == timedelta(seconds=1)
@@ -309,23 +309,23 @@ def test_a_member_under_the_consumer_protocol_lives_through_every_message(
         async def commit_as(generation: int) -> set[int]:
             who, positions = replace(seat, generation=generation), {TopicPartition(topic, 1): 42}
             request = messages.offset_commit(group, who, positions, consumer_protocol=True)
-            response = await cluster.coordinator_call(group, request)
+            response = await cluster.coordinators.call(group, request)
             assert isinstance(response, messages.OffsetCommitResponseV9)
             return set(messages.offset_commit_errors(response).values())
 
         assert await commit_as(epoch) == {0}
         assert await commit_as(epoch + 1) == {ErrorCode.STALE_MEMBER_EPOCH}
-        assert offsets_alone(await cluster.committed_offsets(group, [TopicPartition(topic, 1)])) == {
+        assert offsets_alone(await cluster.groups.committed_offsets(group, [TopicPartition(topic, 1)])) == {
             TopicPartition(topic, 1): 42
         }
 
         assert group_error_codes(await beat(epoch + 1)) == {ErrorCode.FENCED_MEMBER_EPOCH}
         newcomer = replace(seat, member_id="6u1bXKlRR2mXQfT0XyHp4w", generation=0)
         taken = messages.consumer_group_heartbeat(group, newcomer, topics=[topic], owned=[], rebalance_timeout_ms=1)
-        refused = await cluster.coordinator_call(group, taken[version])
+        refused = await cluster.coordinators.call(group, taken[version])
         assert group_error_codes(refused) == {ErrorCode.UNRELEASED_INSTANCE_ID}
         assert group_error_codes(await beat(-1)) == {0}
-        assert (await cluster.describe_group(group)).members == ()
+        assert (await cluster.groups.describe(group)).members == ()
         await cluster.close()
 
     scenario()
@@ -345,8 +345,8 @@ def test_calls_to_a_node_that_dies_hangs_or_comes_back_end_in_time(
     @on_a_loop
     async def scenario() -> None:
         cluster = client_of(kafka)
-        first = await patiently(lambda: cluster.open_coordinator(group))
-        second = await patiently(lambda: cluster.open_coordinator(group))
+        first = await patiently(lambda: cluster.coordinators.open(group))
+        second = await patiently(lambda: cluster.coordinators.open(group))
         joined = await join(first, group, MemberIdentity(instance_id="seat-0"), Subscription(topics=(topic,)))
         who = MemberIdentity(instance_id="seat-0", member_id=joined.member_id, generation=joined.generation_id)
         await ask(first, messages.sync_group(group, who, "range", [(who.member_id, encode_assignment([tp]))]))
@@ -365,7 +365,7 @@ def test_calls_to_a_node_that_dies_hangs_or_comes_back_end_in_time(
             await cluster.metadata([topic], timeout_ms=1_000)
 
         # 2. It comes back: the same client finds it, and the committed offset is there.
-        waiting = asyncio.create_task(cluster.committed_offsets(group, [tp]))
+        waiting = asyncio.create_task(cluster.groups.committed_offsets(group, [tp]))
         await asyncio.to_thread(kafka.nodes[0].restart)
         assert {tp: found.offset for tp, found in (await waiting).items() if found} == {tp: 17}
 
@@ -375,7 +375,7 @@ def test_calls_to_a_node_that_dies_hangs_or_comes_back_end_in_time(
             with pytest.raises(RequestTimedOut, match="within 300 ms"):
                 await cluster.metadata([topic], timeout_ms=300)
             with pytest.raises(WireError):
-                await cluster.coordinator_call(group, messages.describe_groups(group), timeout_ms=300)
+                await cluster.coordinators.call(group, messages.describe_groups(group), timeout_ms=300)
         finally:
             kafka.nodes[0].resume()
         assert topic in (await cluster.metadata([topic])).topics
@@ -413,15 +413,15 @@ def test_leaders_and_coordinators_that_move_are_found(apache_kafka_factory: Call
         # An empty group takes commits from outside (as an administrator's tool makes them).
         errors = await commit(cluster, group, nobody, {partitions[0]: 2})
         assert errors == {partitions[0]: 0}
-        connection = await patiently(lambda: cluster.open_coordinator(group))
+        connection = await patiently(lambda: cluster.coordinators.open(group))
         coordinator = next(i for i, node in enumerate(kafka.nodes) if node.port == connection.address.port)
-        assert {listed.offset for listed in (await cluster.list_offsets(wanted)).values()} == {2}
+        assert {listed.offset for listed in (await cluster.logs.list_offsets(wanted)).values()} == {2}
 
         kafka.nodes[coordinator].kill()
         await until(lambda: connection.closed)
-        assert {listed.offset for listed in (await cluster.list_offsets(wanted)).values()} == {2}
-        assert offsets_alone(await cluster.committed_offsets(group, [partitions[0]])) == {partitions[0]: 2}
-        moved = await patiently(lambda: cluster.open_coordinator(group))
+        assert {listed.offset for listed in (await cluster.logs.list_offsets(wanted)).values()} == {2}
+        assert offsets_alone(await cluster.groups.committed_offsets(group, [partitions[0]])) == {partitions[0]: 2}
+        moved = await patiently(lambda: cluster.coordinators.open(group))
         assert moved.address != connection.address
         after = await cluster.metadata([topic])
         assert connection.address not in {after.brokers[node] for node in after.leaders.values()}

@@ -71,7 +71,7 @@ class _BatchRead:
         """See `plan_batch`."""
         options = self._options
         topics = await self._topics()
-        await self._cluster.reach_advertised(timeout_ms=STARTUP_TIMEOUT_MS)
+        await self._cluster.brokers.reach_advertised(timeout_ms=STARTUP_TIMEOUT_MS)
         every = [tp for topic in topics.values() for tp in topic.partitions]
         options.starting_offsets.check(every)
         options.ending_offsets.check(every)
@@ -125,7 +125,9 @@ class _BatchRead:
         if not partitions:
             return {}
         timeout_ms = self._options.api_timeout_ms
-        listing = self._cluster.begin_list_offsets(dict.fromkeys(partitions, messages.LATEST), timeout_ms=timeout_ms)
+        listing = self._cluster.logs.begin_list_offsets(
+            dict.fromkeys(partitions, messages.LATEST), timeout_ms=timeout_ms
+        )
         try:
             answers = await listing.answers(LEADER_PATIENCE_MS)
             if answers.unanswered:
@@ -180,7 +182,9 @@ class _BatchRead:
     async def _list(
         self, partitions: Collection[TopicPartition], timestamp: int, isolation_level: int = 0
     ) -> dict[TopicPartition, int]:
-        listed = await self._cluster.list_offsets(dict.fromkeys(partitions, timestamp), isolation_level=isolation_level)
+        listed = await self._cluster.logs.list_offsets(
+            dict.fromkeys(partitions, timestamp), isolation_level=isolation_level
+        )
         return {tp: found.offset for tp, found in listed.items()}
 
     async def _committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -188,7 +192,7 @@ class _BatchRead:
         group = self._options.group_id
         if not self._options.starting_offsets.committed or group is None:
             return {}
-        found = await self._cluster.committed_offsets(group, partitions)
+        found = await self._cluster.groups.committed_offsets(group, partitions)
         return {tp: each.offset for tp, each in found.items() if each is not None}
 
     async def _starts(
@@ -240,7 +244,7 @@ class _BatchRead:
         """The first offset whose record is not older, for partitions that have one."""
         if not timestamps:
             return {}
-        listed = await self._cluster.list_offsets(timestamps, isolation_level=int(self._options.read_committed))
+        listed = await self._cluster.logs.list_offsets(timestamps, isolation_level=int(self._options.read_committed))
         return {tp: found.offset for tp, found in listed.items() if found.offset >= 0}
 
     # ------------------------------------------------------------------------------------------- what is wrong

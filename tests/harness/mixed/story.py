@@ -73,7 +73,7 @@ class MixedGroup:
         async def ask() -> DescribedGroup:
             cluster = Cluster(parse_bootstrap(self._kafka.bootstrap_servers), client_id="story")
             try:
-                return await cluster.describe_group(self._name)
+                return await cluster.groups.describe(self._name)
             finally:
                 await cluster.close()
 

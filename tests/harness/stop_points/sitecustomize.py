@@ -112,9 +112,9 @@ def _before_connecting(group: ModuleType) -> None:
     _stop(group.Group, "start", before=lambda _: True)
 
 
-def _before_look_at_group(cluster: ModuleType) -> None:
+def _before_look_at_group(groups: ModuleType) -> None:
     """Topics are known, and the group is not described yet, so it is unknown which seats and partitions it keeps."""
-    _stop(cluster.Cluster, "describe_group", before=lambda *_: True)
+    _stop(groups.Groups, "describe", before=lambda *_: True)
 
 
 def _before_sending(request: str) -> Callable[[ModuleType], None]:
@@ -155,7 +155,7 @@ POINTS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "given up, unsaid": ("spark_kgroup.runtime.session", _given_up_unsaid),
     "during adoption": ("pyspark_kgroup.driver.boundary.ledger", _during_adoption),
     "before connecting": ("spark_kgroup.runtime.group", _before_connecting),
-    "before the look at the group": ("spark_kgroup.wire.cluster", _before_look_at_group),
+    "before the look at the group": ("spark_kgroup.wire.groups", _before_look_at_group),
     "before join": ("spark_kgroup.wire.connection", _before_sending("JoinGroupRequest")),
     "join parked": ("spark_kgroup.wire.connection", _parked("JoinGroupRequest")),
     "before sync": ("spark_kgroup.wire.connection", _before_sending("SyncGroupRequest")),

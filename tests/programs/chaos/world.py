@@ -402,8 +402,8 @@ async def _positions(bootstrap_servers: str, partitions: Sequence[TopicPartition
     """By the engine's own client: librdkafka's admin client crashes the process if brokers vanish while it asks."""
     wire = WireCluster(parse_bootstrap(bootstrap_servers), client_id="chaos", api_timeout_ms=10_000)
     try:
-        committed = await wire.committed_offsets(GROUP, partitions)
-        ends = await wire.list_offsets(dict.fromkeys(partitions, messages.LATEST))
+        committed = await wire.groups.committed_offsets(GROUP, partitions)
+        ends = await wire.logs.list_offsets(dict.fromkeys(partitions, messages.LATEST))
     finally:
         await wire.close()
     return {

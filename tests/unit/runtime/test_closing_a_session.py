@@ -22,7 +22,11 @@ class OneBroker:
         self.broker = broker
         self.opened: list[Connection] = []
 
-    async def open_coordinator(self, _group: str, **_: Any) -> Connection:
+    @property
+    def coordinators(self) -> "OneBroker":
+        return self
+
+    async def open(self, _group: str, **_: Any) -> Connection:
         self.opened.append(await Connection.open(self.broker.address, client_id="test"))
         return self.opened[-1]
 

@@ -14,7 +14,7 @@ from spark_kgroup.model import CLASSIC, CONSUMER, DescribedGroup, DescribedMembe
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.shares import Shares
-from spark_kgroup.wire.cluster import Cluster
+from spark_kgroup.wire.groups import Groups
 
 P0 = frozenset({TopicPartition("orders", 0)})
 SETTINGS = GroupSettings(bootstrap=(), group="g", topics=("orders",), instance_ids=("a", "b"), group_protocol=CONSUMER)
@@ -57,9 +57,9 @@ class World:
 
     def __post_init__(self) -> None:
         seats = cast("dict[str | None, Session]", {"a": self.a, "b": self.b})
-        self.shares = Shares(SETTINGS, cast("Cluster", self), seats, lambda: self.known.append(self.shares.known))
+        self.shares = Shares(SETTINGS, cast("Groups", self), seats, lambda: self.known.append(self.shares.known))
 
-    async def describe_group(self, _group: str, **_: Any) -> DescribedGroup:
+    async def describe(self, _group: str, **_: Any) -> DescribedGroup:
         if self.failures:
             self.failures -= 1
             raise RequestTimedOut("a test")
@@ -151,5 +151,5 @@ async def test_a_change_of_our_own_doing_is_asked_about_anew() -> None:
 
 def test_a_classic_group_tells_its_members_all_there_is() -> None:
     sessions = cast("dict[str | None, Session]", {"a": Seat("a", 2)})
-    shares = Shares(replace(SETTINGS, group_protocol=CLASSIC), cast("Cluster", None), sessions, lambda: None)
+    shares = Shares(replace(SETTINGS, group_protocol=CLASSIC), cast("Groups", None), sessions, lambda: None)
     assert shares.known

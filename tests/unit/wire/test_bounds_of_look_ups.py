@@ -29,15 +29,15 @@ GIVEN_MS = 300
 
 LOOK_UPS: dict[str, Callable[[Cluster], Awaitable[Any]]] = {
     "metadata": lambda cluster: cluster.metadata(["a"], timeout_ms=GIVEN_MS),
-    "offsets": lambda cluster: cluster.list_offsets({A0: messages.LATEST}, timeout_ms=GIVEN_MS),
-    "committed": lambda cluster: cluster.committed_offsets("g", [A0], timeout_ms=GIVEN_MS),
-    "all committed": lambda cluster: cluster.all_committed("g", timeout_ms=GIVEN_MS),
-    "describe": lambda cluster: cluster.describe_group("g", timeout_ms=GIVEN_MS),
-    "group type": lambda cluster: cluster.group_type("g", timeout_ms=GIVEN_MS),
-    "coordinator": lambda cluster: cluster.coordinator("g", timeout_ms=GIVEN_MS),
-    "open coordinator": lambda cluster: cluster.open_coordinator("g", timeout_ms=GIVEN_MS),
-    "call": lambda cluster: cluster.coordinator_call("g", messages.describe_groups("g"), timeout_ms=GIVEN_MS),
-    "remove": lambda cluster: cluster.remove_members("g", [WHO], "test", timeout_ms=GIVEN_MS),
+    "offsets": lambda cluster: cluster.logs.list_offsets({A0: messages.LATEST}, timeout_ms=GIVEN_MS),
+    "committed": lambda cluster: cluster.groups.committed_offsets("g", [A0], timeout_ms=GIVEN_MS),
+    "all committed": lambda cluster: cluster.groups.all_committed("g", timeout_ms=GIVEN_MS),
+    "describe": lambda cluster: cluster.groups.describe("g", timeout_ms=GIVEN_MS),
+    "group type": lambda cluster: cluster.groups.type_of("g", timeout_ms=GIVEN_MS),
+    "coordinator": lambda cluster: cluster.coordinators.find("g", timeout_ms=GIVEN_MS),
+    "open coordinator": lambda cluster: cluster.coordinators.open("g", timeout_ms=GIVEN_MS),
+    "call": lambda cluster: cluster.coordinators.call("g", messages.describe_groups("g"), timeout_ms=GIVEN_MS),
+    "remove": lambda cluster: cluster.groups.remove_members("g", [WHO], "test", timeout_ms=GIVEN_MS),
 }
 OF_ANY_BROKER = {"metadata", "coordinator"}
 """Look-ups that a cluster answers although one broker is in trouble."""

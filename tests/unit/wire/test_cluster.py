@@ -138,7 +138,7 @@ def test_of_replaced_topic_ids_the_last_ones_are_remembered(monkeypatch: pytest.
         for number in range(10):
             world.topic_id = UUID(int=100 + number)
             await cluster.metadata(["a"])
-        assert list(cluster._replaced) == [UUID(int=106), UUID(int=107), UUID(int=108)]
+        assert list(cluster._known._replaced) == [UUID(int=106), UUID(int=107), UUID(int=108)]
         await cluster.close()
 
     scenario()
@@ -226,7 +226,7 @@ def test_a_partition_that_is_denied_for_long_is_unknown_before_the_time_is_up(mo
     async def scenario(world: BrokerWorld) -> None:
         cluster = world.cluster()
         with pytest.raises(UnknownTopic, match="nowhere"):
-            await cluster.list_offsets({TopicPartition("nowhere", 0): messages.LATEST}, timeout_ms=60_000)
+            await cluster.logs.list_offsets({TopicPartition("nowhere", 0): messages.LATEST}, timeout_ms=60_000)
         await cluster.close()
 
     scenario()
@@ -243,7 +243,7 @@ def test_a_topic_that_was_denied_for_long_while_ends_were_listed_is_not_waited_f
         await cluster.metadata(["a"])
         world.leaders = {}
         with pytest.raises(UnknownTopic, match="a"):
-            await cluster.list_offsets({A0: messages.LATEST})
+            await cluster.logs.list_offsets({A0: messages.LATEST})
         asked = world.asked(messages.MetadataRequest)
         assert "a" in (await cluster.metadata(["a"])).errors
         assert world.asked(messages.MetadataRequest) == asked + 1
@@ -285,19 +285,19 @@ def test_a_broker_whose_host_cannot_be_one_is_out_of_reach_and_the_others_go_on(
         world.leaders = {A0: 0, A1: 1}
         cluster = world.cluster()
         assert "a" in (await cluster.metadata(["a"])).topics
-        assert (await cluster.list_offsets({A0: messages.LATEST}))[A0].offset == 10
+        assert (await cluster.logs.list_offsets({A0: messages.LATEST}))[A0].offset == 10
         out_of_reach = (ConnectionFailed, RequestTimedOut)
         with pytest.raises(out_of_reach) as raised:
-            await cluster.list_offsets({A1: messages.LATEST}, timeout_ms=300)
+            await cluster.logs.list_offsets({A1: messages.LATEST}, timeout_ms=300)
         assert str(raised.value).isprintable()
         world.coordinator = 1
         with pytest.raises(out_of_reach):
-            await cluster.open_coordinator("g")
+            await cluster.coordinators.open("g")
         with pytest.raises(out_of_reach):
-            await cluster.committed_offsets("g", [A0], timeout_ms=300)
+            await cluster.groups.committed_offsets("g", [A0], timeout_ms=300)
         world.hosts.clear()
-        assert await cluster.committed_offsets("g", [A0]) == {A0: None}
-        assert (await cluster.list_offsets({A1: messages.LATEST}))[A1].offset == 11
+        assert await cluster.groups.committed_offsets("g", [A0]) == {A0: None}
+        assert (await cluster.logs.list_offsets({A1: messages.LATEST}))[A1].offset == 11
         await cluster.close()
 
     scenario()
@@ -351,9 +351,9 @@ async def test_every_look_up_has_the_clusters_own_bound(world: BrokerWorld) -> N
     await world.brokers[0].stop()
     look_ups = (
         cluster.metadata(["a"]),
-        cluster.list_offsets({A0: messages.LATEST}),
-        cluster.committed_offsets("g", [A0]),
-        cluster.describe_group("g"),
+        cluster.logs.list_offsets({A0: messages.LATEST}),
+        cluster.groups.committed_offsets("g", [A0]),
+        cluster.groups.describe("g"),
     )
     for asking in look_ups:
         async with asyncio.timeout(5):
@@ -508,7 +508,7 @@ async def test_closing_ends_every_call(world: BrokerWorld) -> None:
 async def test_closing_does_not_wait_for_a_connection_that_is_being_opened(world: BrokerWorld) -> None:
     world.brokers[0].api_versions = lambda *_: asyncio.Event().wait()  # type: ignore[method-assign]
     cluster = world.cluster()
-    opening = asyncio.create_task(cluster.coordinator_call("g", messages.describe_groups("g")))
+    opening = asyncio.create_task(cluster.coordinators.call("g", messages.describe_groups("g")))
     await until(lambda: world.brokers[0].connections)
     async with asyncio.timeout(2):
         await cluster.close()

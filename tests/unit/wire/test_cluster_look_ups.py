@@ -27,7 +27,7 @@ from spark_kgroup.errors import (
 )
 from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.wire import cluster as cluster_module
-from spark_kgroup.wire import committed as committed_module
+from spark_kgroup.wire import groups as groups_module
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.cluster import ListedOffset
 from spark_kgroup.wire.messages import (
@@ -49,9 +49,9 @@ pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 async def test_offsets_come_from_each_partitions_leader(world: BrokerWorld) -> None:
     world.leaders = {A0: 0, A1: 1, B0: 1}
     cluster = world.cluster()
-    ends = await cluster.list_offsets(dict.fromkeys([A0, A1, B0], messages.LATEST))
+    ends = await cluster.logs.list_offsets(dict.fromkeys([A0, A1, B0], messages.LATEST))
     assert ends == {tp: ListedOffset(offset=world.ends[tp], leader_epoch=4) for tp in (A0, A1, B0)}
-    mixed = await cluster.list_offsets({A0: messages.EARLIEST, B0: messages.LATEST}, isolation_level=1)
+    mixed = await cluster.logs.list_offsets({A0: messages.EARLIEST, B0: messages.LATEST}, isolation_level=1)
     assert {tp: found.offset for tp, found in mixed.items()} == {A0: 0, B0: 11}
     assert [world.asked(messages.ListOffsetsRequest, node) for node in (0, 1)] == [2, 2]
     assert world.asked(messages.MetadataRequest) == 1, "leaders are remembered"
@@ -61,7 +61,7 @@ async def test_offsets_come_from_each_partitions_leader(world: BrokerWorld) -> N
 @in_a_world()
 async def test_no_partitions_need_no_broker(world: BrokerWorld) -> None:
     cluster = world.cluster()
-    assert await cluster.list_offsets({}) == {}
+    assert await cluster.logs.list_offsets({}) == {}
     assert world.brokers[0].connections == 0
     await cluster.close()
 
@@ -69,9 +69,9 @@ async def test_no_partitions_need_no_broker(world: BrokerWorld) -> None:
 @in_a_world(nodes=2)
 async def test_a_moved_leader_is_looked_up_again(world: BrokerWorld) -> None:
     cluster = world.cluster()
-    await cluster.list_offsets({A0: messages.LATEST, A1: messages.LATEST})
+    await cluster.logs.list_offsets({A0: messages.LATEST, A1: messages.LATEST})
     world.leaders[A1] = 1
-    found = await cluster.list_offsets({A0: messages.LATEST, A1: messages.LATEST})
+    found = await cluster.logs.list_offsets({A0: messages.LATEST, A1: messages.LATEST})
     assert found.keys() == {A0, A1}
     assert world.asked(messages.MetadataRequest) == 2
     last = [r for r in world.brokers[1].requests if isinstance(r, messages.ListOffsetsRequest)]
@@ -85,7 +85,7 @@ async def test_the_other_leaders_answers_are_kept_when_one_is_gone(world: Broker
     cluster = world.cluster()
     await cluster.metadata(["a"])
     await world.brokers[1].stop()
-    asking = asyncio.create_task(cluster.list_offsets({A0: messages.LATEST, A1: messages.LATEST}))
+    asking = asyncio.create_task(cluster.logs.list_offsets({A0: messages.LATEST, A1: messages.LATEST}))
     await until(lambda: world.asked(messages.MetadataRequest) > 1)
     world.leaders[A1] = 0
     assert (await asking).keys() == {A0, A1}
@@ -103,7 +103,7 @@ async def test_the_other_leaders_answers_are_kept_when_one_is_gone(world: Broker
 async def test_a_partition_without_a_leader_is_waited_for(world: BrokerWorld) -> None:
     world.leaders[A0] = -1
     cluster = world.cluster()
-    asking = asyncio.create_task(cluster.list_offsets({A0: messages.LATEST}))
+    asking = asyncio.create_task(cluster.logs.list_offsets({A0: messages.LATEST}))
     await until(lambda: world.asked(messages.MetadataRequest) > 1)
     world.leaders[A0] = 0
     assert (await asking)[A0].offset == 10
@@ -115,7 +115,7 @@ async def test_a_partition_without_a_leader_is_not_waited_for_forever(world: Bro
     world.leaders[A0] = -1
     cluster = world.cluster()
     with pytest.raises(BrokerError, match="LEADER_NOT_AVAILABLE: a-0") as failure:
-        await cluster.list_offsets({A0: messages.LATEST}, timeout_ms=1_000)
+        await cluster.logs.list_offsets({A0: messages.LATEST}, timeout_ms=1_000)
     assert failure.value.retriable
     await cluster.close()
 
@@ -127,7 +127,7 @@ def test_a_partition_that_does_not_exist_is_unknown_when_the_time_is_up(missing:
         world.leaders[TopicPartition("gone", 0)] = 0  # in the metadata, but its leader denies it
         cluster = world.cluster()
         with pytest.raises(UnknownTopic, match=missing.topic):
-            await cluster.list_offsets({A0: messages.LATEST, missing: messages.LATEST}, timeout_ms=1_000)
+            await cluster.logs.list_offsets({A0: messages.LATEST, missing: messages.LATEST}, timeout_ms=1_000)
         assert world.asked(messages.MetadataRequest) > 1, "it was looked for again"
         await cluster.close()
 
@@ -138,7 +138,7 @@ def test_a_partition_that_does_not_exist_is_unknown_when_the_time_is_up(missing:
 async def test_a_topic_that_was_created_just_now_is_found(world: BrokerWorld) -> None:
     new = TopicPartition("new", 0)
     cluster = world.cluster()
-    asking = asyncio.create_task(cluster.list_offsets({new: messages.LATEST}))
+    asking = asyncio.create_task(cluster.logs.list_offsets({new: messages.LATEST}))
     await until(lambda: world.asked(messages.MetadataRequest))
     world.leaders[new], world.ends[new] = 0, 5
     assert (await asking)[new].offset == 5
@@ -164,11 +164,11 @@ def test_a_question_is_asked_again_after_an_error_that_says_nothing(api: str, co
             case "Metadata":
                 assert "a" in (await cluster.metadata(["a"])).topics
             case "ListOffsets":
-                assert (await cluster.list_offsets({A0: messages.LATEST}))[A0].offset == 10
+                assert (await cluster.logs.list_offsets({A0: messages.LATEST}))[A0].offset == 10
             case "DescribeGroups":
-                assert (await cluster.describe_group("g")).state == "Stable"
+                assert (await cluster.groups.describe("g")).state == "Stable"
             case _:
-                assert await cluster.committed_offsets("g", [A0]) == {A0: None}
+                assert await cluster.groups.committed_offsets("g", [A0]) == {A0: None}
         assert world.first[api] == []
         await cluster.close()
 
@@ -203,7 +203,7 @@ async def test_an_error_that_no_retry_mends_is_raised_at_once(world: BrokerWorld
     world.first["ListOffsets"] = [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
     cluster = world.cluster()
     with pytest.raises(BrokerError, match="ListOffsets failed with TOPIC_AUTHORIZATION_FAILED: a-0"):
-        await cluster.list_offsets({A0: messages.LATEST})
+        await cluster.logs.list_offsets({A0: messages.LATEST})
     assert world.asked(messages.ListOffsetsRequest) == 1
     await cluster.close()
 
@@ -232,12 +232,12 @@ def test_rights_that_were_there_may_be_missing_for_a_while(
                 case "Metadata":
                     assert "a" in (await cluster.metadata(["a"])).topics
                 case "ListOffsets":
-                    assert (await cluster.list_offsets({A0: messages.LATEST}))[A0].offset == 10
+                    assert (await cluster.logs.list_offsets({A0: messages.LATEST}))[A0].offset == 10
                 case "DescribeGroups":
-                    assert (await cluster.describe_group("g")).state == "Stable"
+                    assert (await cluster.groups.describe("g")).state == "Stable"
                 case _:
-                    cluster._coordinators.clear()
-                    assert await cluster.committed_offsets("g", [A0]) == {A0: None}
+                    cluster.coordinators._known.clear()
+                    assert await cluster.groups.committed_offsets("g", [A0]) == {A0: None}
 
         await ask()
         world.first[api] = [code, code]
@@ -262,7 +262,7 @@ async def test_an_error_that_no_retry_mends_counts_more_than_one_that_might_pass
     world.leaders[A0] = 1  # a stale leader for one, no permission for the other
     world.brokers[1].answer = lambda request: world.on_ListOffsets(1, request, KioErrorCode(29))
     with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED: a-1"):
-        await cluster.list_offsets({A0: messages.LATEST, A1: messages.LATEST})
+        await cluster.logs.list_offsets({A0: messages.LATEST, A1: messages.LATEST})
     assert world.asked(messages.ListOffsetsRequest) == 2
     await cluster.close()
 
@@ -276,9 +276,9 @@ async def test_an_offset_that_the_leader_forgot_to_tell_is_asked_for_again_and_i
     world.on_ListOffsets = lambda *_: nothing  # type: ignore[method-assign]
     cluster = world.cluster()
     with pytest.raises(WireError, match="says nothing of a-0"):
-        await cluster.list_offsets({A0: messages.LATEST}, timeout_ms=1_000)
+        await cluster.logs.list_offsets({A0: messages.LATEST}, timeout_ms=1_000)
     before = world.asked(messages.ListOffsetsRequest)
-    asking = asyncio.create_task(cluster.list_offsets({A0: messages.LATEST}))
+    asking = asyncio.create_task(cluster.logs.list_offsets({A0: messages.LATEST}))
     await until(lambda: world.asked(messages.ListOffsetsRequest) > before)
     world.on_ListOffsets = whole  # type: ignore[method-assign]
     assert (await asking)[A0].offset == 10
@@ -292,7 +292,7 @@ async def test_an_answer_that_cannot_be_decoded_is_asked_for_again_on_another_co
     bad = iter([Raw(struct.pack(">iib", 5, 3, 0))])
     whole = world.brokers[0].answer
     world.brokers[0].answer = lambda request: next(bad, None) or whole(request)
-    assert await cluster.committed_offsets("g", [A0]) == {A0: None}
+    assert await cluster.groups.committed_offsets("g", [A0]) == {A0: None}
     assert world.brokers[0].connections == 2
     await cluster.close()
 
@@ -303,7 +303,7 @@ async def test_answers_that_never_can_be_decoded_are_the_error_when_the_time_is_
     await cluster.metadata(["a"])
     world.brokers[0].answer = lambda _: Raw(struct.pack(">i", 100) + b"\xff" * 100)
     with pytest.raises(WireError, match="answered request -1, which was never sent"):
-        await cluster.committed_offsets("g", [A0], timeout_ms=1_000)
+        await cluster.groups.committed_offsets("g", [A0], timeout_ms=1_000)
     await cluster.close()
 
 
@@ -314,8 +314,8 @@ async def test_answers_that_never_can_be_decoded_are_the_error_when_the_time_is_
 async def test_each_session_gets_a_coordinator_connection_of_its_own(world: BrokerWorld) -> None:
     world.coordinator = 1
     cluster = world.cluster()
-    one = await cluster.open_coordinator("g")
-    other = await cluster.open_coordinator("g")
+    one = await cluster.coordinators.open("g")
+    other = await cluster.coordinators.open("g")
     assert {one.address, other.address} == {world.brokers[1].address}
     assert one is not other
     assert world.asked(FindCoordinatorRequest, 0) == 2, "each time anew: who asks has lost the old one"
@@ -332,9 +332,9 @@ def test_a_coordinator_that_cannot_be_found_is_an_error_for_the_caller(code: Err
         world.first["FindCoordinator"] = [code]
         cluster = world.cluster()
         with pytest.raises(BrokerError, match=f"FindCoordinator failed with {code.name}: why") as failure:
-            await cluster.open_coordinator("g")
+            await cluster.coordinators.open("g")
         assert failure.value.retriable == (code == ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        connection = await cluster.open_coordinator("g")
+        connection = await cluster.coordinators.open("g")
         await connection.close()
         await cluster.close()
 
@@ -346,7 +346,7 @@ async def test_opening_a_coordinator_has_a_bound(world: BrokerWorld) -> None:
     world.first["FindCoordinator"] = [None]
     cluster = world.cluster()
     with pytest.raises(RequestTimedOut, match="within 100 ms"):
-        await cluster.open_coordinator("g", timeout_ms=100)
+        await cluster.coordinators.open("g", timeout_ms=100)
     await cluster.close()
 
 
@@ -358,7 +358,7 @@ async def test_a_coordinator_call_is_made_once_and_the_coordinator_looked_up_aga
     commit = messages.offset_commit("g", WHO, {A0: 5})
     for moved_to, expected in [(0, 0), (1, ErrorCode.NOT_COORDINATOR), (1, 0)]:
         world.coordinator = moved_to
-        response = await cluster.coordinator_call("g", commit)
+        response = await cluster.coordinators.call("g", commit)
         assert isinstance(response, messages.OffsetCommitResponse)
         assert messages.offset_commit_errors(response) == {A0: expected}
     assert world.committed == {A0: 5}
@@ -372,12 +372,12 @@ async def test_a_coordinator_that_died_is_looked_up_again(world: BrokerWorld) ->
     world.coordinator = 1
     cluster = world.cluster()
     commit = messages.offset_commit("g", WHO, {A0: 5})
-    await cluster.coordinator_call("g", commit)
+    await cluster.coordinators.call("g", commit)
     await world.brokers[1].stop()
     world.coordinator = 0
     with pytest.raises((Disconnected, ConnectionFailed)):
-        await cluster.coordinator_call("g", commit)
-    await cluster.coordinator_call("g", commit)
+        await cluster.coordinators.call("g", commit)
+    await cluster.coordinators.call("g", commit)
     assert world.asked(OffsetCommitRequest, 0) == 1
     await cluster.close()
     await world.brokers[1].start()
@@ -388,7 +388,7 @@ async def test_a_thousand_commits_at_once_are_a_thousand_requests_and_one_look_u
     cluster = world.cluster()
     commit = messages.offset_commit("g", WHO, {A0: 5})
     for look_ups in (1, 1):  # the second time the coordinator is known
-        await asyncio.gather(*(cluster.coordinator_call("g", commit) for _ in range(1_000)))
+        await asyncio.gather(*(cluster.coordinators.call("g", commit) for _ in range(1_000)))
         assert world.asked(FindCoordinatorRequest) == look_ups
     assert world.asked(OffsetCommitRequest) == 2_000
     await cluster.close()
@@ -406,7 +406,7 @@ async def test_a_caller_that_gives_up_does_not_end_the_look_up_that_others_wait_
     world.brokers[0].answer = held_up
     cluster = world.cluster()
     commit = messages.offset_commit("g", WHO, {A0: 5})
-    first, second = (asyncio.create_task(cluster.coordinator_call("g", commit)) for _ in range(2))
+    first, second = (asyncio.create_task(cluster.coordinators.call("g", commit)) for _ in range(2))
     await until(lambda: world.asked(FindCoordinatorRequest))
     first.cancel()
     await asyncio.wait([first])
@@ -421,7 +421,7 @@ async def test_a_coordinator_call_has_a_bound(world: BrokerWorld) -> None:
     world.first["OffsetCommit"] = [None]
     cluster = world.cluster()
     with pytest.raises(RequestTimedOut, match="within 100 ms"):
-        await cluster.coordinator_call("g", messages.offset_commit("g", WHO, {A0: 5}), timeout_ms=100)
+        await cluster.coordinators.call("g", messages.offset_commit("g", WHO, {A0: 5}), timeout_ms=100)
     await cluster.close()
 
 
@@ -441,7 +441,7 @@ def test_committed_offsets_are_asked_for_until_they_are_known(trouble: list[Any]
         world.committed = {A0: 5}
         world.first["OffsetFetch"] = list(trouble)
         cluster = world.cluster()
-        assert offsets_alone(await cluster.committed_offsets("g", [A0, A1, A0])) == {A0: 5, A1: None}
+        assert offsets_alone(await cluster.groups.committed_offsets("g", [A0, A1, A0])) == {A0: 5, A1: None}
         assert world.asked(OffsetFetchRequest) == len(trouble) + 1
         await cluster.close()
 
@@ -474,7 +474,7 @@ def test_a_partition_that_a_coordinator_does_not_know_has_no_committed_offset(co
         world.on_OffsetFetch = on_offset_fetch  # type: ignore[method-assign]
         world.committed = {A1: 7}
         cluster = world.cluster()
-        found = await cluster.committed_offsets("g", [A0, A1])
+        found = await cluster.groups.committed_offsets("g", [A0, A1])
         assert {tp: each and each.offset for tp, each in found.items()} == {A0: None, A1: 7}
         assert world.asked(OffsetFetchRequest) == 1
         await cluster.close()
@@ -485,7 +485,7 @@ def test_a_partition_that_a_coordinator_does_not_know_has_no_committed_offset(co
 def test_a_partition_that_a_coordinator_leaves_out_each_time_has_no_committed_offset(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(committed_module, "OFFSETS_LEFT_OUT_MS", 250)
+    monkeypatch.setattr(groups_module, "OFFSETS_LEFT_OUT_MS", 250)
 
     @in_a_world()
     async def scenario(world: BrokerWorld) -> None:
@@ -503,7 +503,7 @@ def test_a_partition_that_a_coordinator_leaves_out_each_time_has_no_committed_of
         world.on_OffsetFetch = on_offset_fetch  # type: ignore[method-assign]
         world.committed = {A1: 7}
         cluster = world.cluster()
-        found = await cluster.committed_offsets("g", [A0, A1])
+        found = await cluster.groups.committed_offsets("g", [A0, A1])
         assert {tp: each and each.offset for tp, each in found.items()} == {A0: None, A1: 7}
         assert world.asked(OffsetFetchRequest) > 2, "not at its first word"
         await cluster.close()
@@ -519,11 +519,11 @@ async def test_a_committed_offset_that_the_coordinator_forgot_to_tell_is_not_non
     world.on_OffsetFetch = lambda *_: untold  # type: ignore[method-assign]
     cluster = world.cluster()
     with pytest.raises(WireError, match="says nothing of a-0"):
-        await cluster.committed_offsets("g", [A0], timeout_ms=1_000)
+        await cluster.groups.committed_offsets("g", [A0], timeout_ms=1_000)
     no_group = messages.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=())
     world.on_OffsetFetch = lambda *_: no_group  # type: ignore[method-assign]
     with pytest.raises(WireError, match="about one group and answered about 0"):
-        await cluster.committed_offsets("g", [A0], timeout_ms=1_000)
+        await cluster.groups.committed_offsets("g", [A0], timeout_ms=1_000)
     await cluster.close()
 
 
@@ -531,7 +531,7 @@ async def test_a_committed_offset_that_the_coordinator_forgot_to_tell_is_not_non
 async def test_a_group_is_described_with_its_members_shares(world: BrokerWorld) -> None:
     world.first["DescribeGroups"] = [ErrorCode.COORDINATOR_NOT_AVAILABLE]
     cluster = world.cluster()
-    group = await cluster.describe_group("g")
+    group = await cluster.groups.describe("g")
     assert (group.group, group.state, group.protocol) == ("g", "Stable", "range")
     (member,) = group.members
     assert (member.member_id, member.instance_id, member.client_host) == ("m", "seat-0", "/127.0.0.1")
@@ -545,19 +545,19 @@ async def test_a_group_is_described_with_its_members_shares(world: BrokerWorld) 
 def test_a_group_is_read_beside_the_loop(monkeypatch: pytest.MonkeyPatch, group_type: str, reader: str) -> None:
     """One of 1,000 members takes a second, in which the seats of this process must not be silent."""
     on_the_loop: list[bool] = []
-    read = getattr(cluster_module, reader)
+    read = getattr(groups_module, reader)
 
     def noting(response: Any) -> Any:
         on_the_loop.append(threading.current_thread() is threading.main_thread())
         return read(response)
 
-    monkeypatch.setattr(cluster_module, reader, noting)
+    monkeypatch.setattr(groups_module, reader, noting)
 
     @in_a_world()
     async def scenario(world: BrokerWorld) -> None:
         world.group_type = group_type
         cluster = world.cluster()
-        assert (await cluster.describe_group("g")).group_type == group_type
+        assert (await cluster.groups.describe("g")).group_type == group_type
         await cluster.close()
 
     scenario()
@@ -568,7 +568,7 @@ def test_a_group_is_read_beside_the_loop(monkeypatch: pytest.MonkeyPatch, group_
 async def test_a_group_that_does_not_exist_is_dead(world: BrokerWorld) -> None:
     world.first["DescribeGroups"] = [ErrorCode.GROUP_ID_NOT_FOUND] * 2
     cluster = world.cluster()
-    group = await cluster.describe_group("g")
+    group = await cluster.groups.describe("g")
     assert (group.state, group.members) == ("Dead", ())
     await cluster.close()
 
@@ -589,7 +589,7 @@ def test_a_member_that_nobody_can_read_claims_nothing(field: str) -> None:
 
         world.on_DescribeGroups = garbled  # type: ignore[method-assign]
         cluster = world.cluster()
-        (member,) = (await cluster.describe_group("g")).members
+        (member,) = (await cluster.groups.describe("g")).members
         assert (member.member_id, member.claimed) == ("m", frozenset())
         assert member.assignment == (frozenset() if field == "member_assignment" else {A0, B0})
         await cluster.close()
@@ -616,7 +616,7 @@ def test_a_group_of_type_consumer_is_described_with_what_its_members_have(
     async def scenario(world: BrokerWorld) -> None:
         world.group_type = "consumer"
         cluster = world.cluster()
-        group = await cluster.describe_group("g")
+        group = await cluster.groups.describe("g")
         assert (group.state, group.protocol, group.group_type) == ("Reconciling", "uniform", "consumer")
         assert group.tells_owners
         assert [(m.member_id, m.instance_id, m.epoch) for m in group.members] == [("m", "seat-0", 4), ("n", None, 5)]
@@ -639,7 +639,7 @@ def test_a_group_of_neither_type_is_dead(trouble: list[ErrorCode]) -> None:
         world.group_type = "share"
         world.first["ConsumerGroupDescribe"] = list(trouble)
         cluster = world.cluster()
-        assert (await cluster.describe_group("g")).state == "Dead"
+        assert (await cluster.groups.describe("g")).state == "Dead"
         await cluster.close()
 
     scenario()
@@ -648,9 +648,9 @@ def test_a_group_of_neither_type_is_dead(trouble: list[ErrorCode]) -> None:
 @in_a_world(ranges={key: spoken for key, spoken in RANGES.items() if key != KEY})
 async def test_a_broker_that_knows_classic_groups_only_is_asked_for_those(world: BrokerWorld) -> None:
     cluster = world.cluster()
-    assert (await cluster.describe_group("g")).state == "Stable"
+    assert (await cluster.groups.describe("g")).state == "Stable"
     world.first["DescribeGroups"] = [ErrorCode.GROUP_ID_NOT_FOUND] * 2
-    assert (await cluster.describe_group("g")).state == "Dead"
+    assert (await cluster.groups.describe("g")).state == "Dead"
     await cluster.close()
 
 
@@ -659,7 +659,7 @@ async def test_a_group_that_is_converted_while_it_is_asked_for_is_found(world: B
     """1. It is of type consumer. 2. DescribeGroups says Dead. 3. Its last such member leaves. 4. It is classic."""
     world.first["DescribeGroups"] = [ErrorCode.GROUP_ID_NOT_FOUND]
     cluster = world.cluster()
-    assert (await cluster.describe_group("g")).state == "Stable"
+    assert (await cluster.groups.describe("g")).state == "Stable"
     assert world.asked(NEWEST) == 1
     await cluster.close()
 
@@ -669,7 +669,7 @@ async def test_a_consumer_group_whose_coordinator_moves_is_asked_for_again(world
     world.group_type = "consumer"
     world.first["ConsumerGroupDescribe"] = [ErrorCode.NOT_COORDINATOR]
     cluster = world.cluster()
-    assert (await cluster.describe_group("g")).state == "Reconciling"
+    assert (await cluster.groups.describe("g")).state == "Reconciling"
     assert world.asked(FindCoordinatorRequest) == 2
     await cluster.close()
 
@@ -680,15 +680,15 @@ async def test_the_type_of_a_group_can_be_asked(world: BrokerWorld) -> None:
     cluster = world.cluster()
     for group_type in ("share", "streams", "classic"):
         world.group_type = group_type
-        assert await cluster.group_type("g") == group_type
-    assert await cluster.group_type("nobody's") is None
+        assert await cluster.groups.type_of("g") == group_type
+    assert await cluster.groups.type_of("nobody's") is None
     await cluster.close()
 
 
 @in_a_world(ranges={**RANGES, int(ListGroupsRequest.__api_key__): (0, 4)})
 async def test_a_broker_that_knows_no_types_says_none(world: BrokerWorld) -> None:
     cluster = world.cluster()
-    assert await cluster.group_type("g") is None
+    assert await cluster.groups.type_of("g") is None
     await cluster.close()
 
 
@@ -697,5 +697,5 @@ async def test_a_group_that_this_user_may_not_see_is_an_error(world: BrokerWorld
     world.first["DescribeGroups"] = [ErrorCode.GROUP_AUTHORIZATION_FAILED]
     cluster = world.cluster()
     with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
-        await cluster.describe_group("g")
+        await cluster.groups.describe("g")
     await cluster.close()

@@ -39,9 +39,9 @@ def assert_harmless(error: BaseException) -> None:
 
 
 LOOK_UPS: dict[str, Callable[[Cluster], Awaitable[object]]] = {
-    "FindCoordinator": lambda cluster: cluster.coordinator("g"),
-    "ConsumerGroupDescribe": lambda cluster: cluster.describe_group("g"),
-    "DescribeConfigs": lambda cluster: cluster.group_config("g", "consumer.session.timeout.ms"),
+    "FindCoordinator": lambda cluster: cluster.coordinators.find("g"),
+    "ConsumerGroupDescribe": lambda cluster: cluster.groups.describe("g"),
+    "DescribeConfigs": lambda cluster: cluster.groups.config("g", "consumer.session.timeout.ms"),
 }
 
 
@@ -66,7 +66,7 @@ def test_the_state_of_a_group_is_a_part_of_our_sentence(group_type: str) -> None
     async def scenario(world: BrokerWorld) -> None:
         world.state, world.group_type = FORGED, group_type
         cluster = world.cluster()
-        state = (await cluster.describe_group("g")).state
+        state = (await cluster.groups.describe("g")).state
         assert state.isprintable()
         assert state.startswith("no. 2026")
         await cluster.close()

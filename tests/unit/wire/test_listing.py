@@ -28,7 +28,7 @@ def silence(broker: FakeBroker) -> None:
 
 
 def ends_of(cluster: Cluster, *partitions: TopicPartition, timeout_ms: int | None = None) -> OffsetListing:
-    return cluster.begin_list_offsets(dict.fromkeys(partitions, messages.LATEST), timeout_ms=timeout_ms)
+    return cluster.logs.begin_list_offsets(dict.fromkeys(partitions, messages.LATEST), timeout_ms=timeout_ms)
 
 
 @in_a_world()
@@ -210,17 +210,17 @@ async def test_offsets_in_a_transaction_hold_up_no_others(world: BrokerWorld) ->
     world.committed = {A0: 5, A1: 6}
     world.unstable = {A1}
     cluster = world.cluster()
-    answers = await cluster.committed_answers("g", [A0, A1], A_MOMENT_MS)
+    answers = await cluster.groups.committed_answers("g", [A0, A1], A_MOMENT_MS)
     assert {tp: found and found.offset for tp, found in answers.found.items()} == {A0: 5}
     assert str(answers.unanswered[A1]) == "OffsetFetch failed with UNSTABLE_OFFSET_COMMIT: a-1"
     asked = world.asked(OffsetFetchRequest)
     assert asked > 1, "it may end in a moment"
-    await cluster.committed_answers("g", [A0, A1], 0)
+    await cluster.groups.committed_answers("g", [A0, A1], 0)
     assert world.asked(OffsetFetchRequest) == asked + 1
     with pytest.raises(WireError, match="UNSTABLE_OFFSET_COMMIT: a-1"):
-        await cluster.committed_offsets("g", [A0, A1], timeout_ms=A_MOMENT_MS)
+        await cluster.groups.committed_offsets("g", [A0, A1], timeout_ms=A_MOMENT_MS)
     world.unstable = set()
-    assert (await cluster.committed_offsets("g", [A0, A1])).keys() == {A0, A1}
+    assert (await cluster.groups.committed_offsets("g", [A0, A1])).keys() == {A0, A1}
     await cluster.close()
 
 
@@ -232,7 +232,7 @@ async def test_a_broker_that_advertises_its_bootstrap_address_is_reached_without
     cluster = world.cluster()
     await cluster.metadata(["a"])
     asked = len(world.brokers[0].requests)
-    await cluster.reach_advertised(timeout_ms=SOON_MS)
+    await cluster.brokers.reach_advertised(timeout_ms=SOON_MS)
     assert len(world.brokers[0].requests) == asked
     await cluster.close()
 
@@ -242,7 +242,7 @@ async def test_one_advertised_address_that_answers_is_enough(world: BrokerWorld)
     world.hosts = {0: "127.0.0.2"}
     cluster = world.cluster()
     await cluster.metadata(["a"])
-    await cluster.reach_advertised(timeout_ms=SOON_MS)
+    await cluster.brokers.reach_advertised(timeout_ms=SOON_MS)
     await cluster.close()
 
 
@@ -255,7 +255,7 @@ async def test_an_advertised_address_that_cannot_be_reached_is_named_beside_the_
     cluster = world.cluster()
     await cluster.metadata(["a"])
     with pytest.raises(WireError) as problem:  # the time may be up while the name is looked up again
-        await cluster.reach_advertised(timeout_ms=SOON_MS // 5)
+        await cluster.brokers.reach_advertised(timeout_ms=SOON_MS // 5)
     message = str(problem.value)
     assert f"{at} answers, but" in message
     assert str(Address("no-such-host.invalid", at.port)) in message

@@ -34,13 +34,15 @@ async def test_connections_that_break_at_their_first_request_come_ever_more_seld
     began = time.monotonic()
     for connects in range(1, 6):
         with pytest.raises(Disconnected):
-            await cluster.coordinator_call("g", messages.describe_groups("g"))
+            await cluster.coordinators.call("g", messages.describe_groups("g"))
         assert world.brokers[1].connections == connects
     assert time.monotonic() - began >= FOUR_WAITS_S
-    await cluster.describe_group("g")
-    await cluster._pool[world.brokers[1].address].close()
+    await cluster.groups.describe("g")
+    await cluster.brokers.connections._pool[world.brokers[1].address].close()
     before_s = time.monotonic()
-    assert await cluster._pace.turn(world.brokers[1].address) == 0, "who has answered is connected to at once"
+    assert await cluster.brokers.connections._pace.turn(world.brokers[1].address) == 0, (
+        "who has answered is connected to at once"
+    )
     assert time.monotonic() - before_s < FOUR_WAITS_S
     await cluster.close()
 
@@ -51,7 +53,7 @@ async def test_sessions_whose_connections_break_wait_for_each_other_s(world: Bro
     cluster = world.cluster()
     began = time.monotonic()
     for _ in range(5):
-        connection = await cluster.open_coordinator("g")
+        connection = await cluster.coordinators.open("g")
         await connection.close()
     assert time.monotonic() - began >= FOUR_WAITS_S
     await cluster.close()
@@ -65,7 +67,7 @@ async def test_a_host_that_refuses_is_asked_ever_more_seldom_by_whoever_asks() -
     began = time.monotonic()
     for _ in range(5):
         with pytest.raises(ConnectionFailed):
-            await cluster.coordinator("g")
+            await cluster.coordinators.find("g")
     assert time.monotonic() - began >= FOUR_WAITS_S
     await cluster.close()
 
@@ -73,8 +75,8 @@ async def test_a_host_that_refuses_is_asked_ever_more_seldom_by_whoever_asks() -
 @in_a_world()
 async def test_a_connection_in_use_says_nothing_of_the_next_one(world: BrokerWorld) -> None:
     cluster = world.cluster()
-    sessions = [await cluster.open_coordinator("g") for _ in range(5)]
-    assert await cluster._pace.turn(world.brokers[0].address) == 0
+    sessions = [await cluster.coordinators.open("g") for _ in range(5)]
+    assert await cluster.brokers.connections._pace.turn(world.brokers[0].address) == 0
     for connection in sessions:
         await connection.close()
     await cluster.close()
@@ -146,11 +148,11 @@ async def test_seats_that_fail_together_do_not_all_come_back_to_the_same_address
 
 ASKS_IN_300_MS: dict[str, Callable[[Cluster], Awaitable[Any]]] = {
     "metadata": lambda cluster: cluster.metadata(["a"], timeout_ms=300),
-    "a look-up": lambda cluster: cluster.describe_group("g", timeout_ms=300),
-    "the coordinator": lambda cluster: cluster.coordinator("g", timeout_ms=300),
-    "a session": lambda cluster: cluster.open_coordinator("g", timeout_ms=300),
-    "a call": lambda cluster: cluster.coordinator_call("g", messages.describe_groups("g"), timeout_ms=300),
-    "a reach": lambda cluster: cluster.reach(),
+    "a look-up": lambda cluster: cluster.groups.describe("g", timeout_ms=300),
+    "the coordinator": lambda cluster: cluster.coordinators.find("g", timeout_ms=300),
+    "a session": lambda cluster: cluster.coordinators.open("g", timeout_ms=300),
+    "a call": lambda cluster: cluster.coordinators.call("g", messages.describe_groups("g"), timeout_ms=300),
+    "a reach": lambda cluster: cluster.brokers.reach(),
 }
 
 
@@ -181,11 +183,11 @@ async def test_a_coordinator_that_refuses_is_named_although_others_answer(world:
     await world.brokers[1].stop()
     refused = f"{world.brokers[1].address}.*refused"
     with pytest.raises(WireError, match=refused):
-        await cluster.describe_group("g", timeout_ms=2_000)
+        await cluster.groups.describe("g", timeout_ms=2_000)
     with pytest.raises(WireError, match=refused):
-        await cluster.open_coordinator("g", timeout_ms=1_000)
+        await cluster.coordinators.open("g", timeout_ms=1_000)
     with pytest.raises(WireError, match=refused):
-        await cluster.coordinator_call("g", messages.describe_groups("g"), timeout_ms=300)
+        await cluster.coordinators.call("g", messages.describe_groups("g"), timeout_ms=300)
     await cluster.close()
     await world.brokers[1].start()
 

@@ -83,7 +83,7 @@ async def test_a_leader_that_is_gone_is_asked_for_at_another_broker(world: Broke
     world.cut_off_from_now_on(0)
     world.leaders = {A0: 1, A1: 1}
     await world.brokers[2].stop()
-    found = await cluster.list_offsets({A0: messages.LATEST, A1: messages.LATEST}, timeout_ms=SOON_MS)
+    found = await cluster.logs.list_offsets({A0: messages.LATEST, A1: messages.LATEST}, timeout_ms=SOON_MS)
     assert {tp: listed.offset for tp, listed in found.items()} == {A0: 10, A1: 11}
     await cluster.close()
     await world.brokers[2].start()
@@ -95,7 +95,7 @@ async def test_a_leader_that_leads_no_more_is_asked_for_at_another_broker(world:
     cluster = await acquainted(world)
     world.cut_off_from_now_on(0)
     world.leaders = {A0: 1}
-    assert (await cluster.list_offsets({A0: messages.LATEST}, timeout_ms=SOON_MS))[A0].offset == 10
+    assert (await cluster.logs.list_offsets({A0: messages.LATEST}, timeout_ms=SOON_MS))[A0].offset == 10
     await cluster.close()
 
 
@@ -105,7 +105,7 @@ async def test_a_partition_without_a_leader_is_asked_for_at_another_broker(world
     cluster = await acquainted(world)
     world.cut_off_from_now_on(0)
     world.leaders = {A0: 1}
-    assert (await cluster.list_offsets({A0: messages.LATEST}, timeout_ms=SOON_MS))[A0].offset == 10
+    assert (await cluster.logs.list_offsets({A0: messages.LATEST}, timeout_ms=SOON_MS))[A0].offset == 10
     await cluster.close()
 
 
@@ -116,7 +116,7 @@ async def test_a_broker_that_knows_less_is_not_asked_next(world: BrokerWorld) ->
     cluster = await acquainted(world)
     world.cut_off_from_now_on(0)
     world.leaders[A1] = 1
-    await cluster.list_offsets({A1: messages.LATEST}, timeout_ms=SOON_MS)  # the other one says so
+    await cluster.logs.list_offsets({A1: messages.LATEST}, timeout_ms=SOON_MS)  # the other one says so
     before = [world.asked(messages.MetadataRequest, node) for node in (0, 1)]
     for _ in range(5):
         assert (await cluster.metadata(["a"], timeout_ms=SOON_MS)).topics["a"].partition_count == 2
@@ -134,7 +134,7 @@ async def test_a_topic_that_two_brokers_deny_is_gone(world: BrokerWorld) -> None
     assert "a" in (await cluster.metadata(["a"])).errors
     assert world.asked(messages.MetadataRequest) == 4, "that holds"
     with pytest.raises(UnknownTopic, match="a"):
-        await cluster.list_offsets({A0: messages.LATEST}, timeout_ms=TOPIC_GONE_AFTER_MS // 2)
+        await cluster.logs.list_offsets({A0: messages.LATEST}, timeout_ms=TOPIC_GONE_AFTER_MS // 2)
     await cluster.close()
 
 
@@ -143,7 +143,7 @@ async def test_a_topic_whose_ends_are_listed_is_gone_when_two_brokers_deny_it(wo
     cluster = await acquainted(world)
     world.leaders = {}
     with pytest.raises(UnknownTopic, match="a"):
-        await cluster.list_offsets({A0: messages.LATEST}, timeout_ms=TOPIC_GONE_AFTER_MS // 2)
+        await cluster.logs.list_offsets({A0: messages.LATEST}, timeout_ms=TOPIC_GONE_AFTER_MS // 2)
     await cluster.close()
 
 
@@ -236,8 +236,8 @@ async def test_a_coordinator_that_is_gone_is_looked_up_at_another_broker(world: 
     world.coordinator = 1
     await world.brokers[2].stop()
     with pytest.raises((ConnectionFailed, Disconnected)):
-        await cluster.open_coordinator("g")
-    connection = await cluster.open_coordinator("g")
+        await cluster.coordinators.open("g")
+    connection = await cluster.coordinators.open("g")
     assert connection.address == world.brokers[1].address
     await connection.close()
     await cluster.close()
@@ -250,13 +250,13 @@ async def test_a_coordinator_that_says_it_is_none_is_looked_up_at_another_broker
     cluster = await acquainted(world)
     world.cut_off_from_now_on(0)
     world.coordinator = 1
-    connection = await cluster.open_coordinator("g")
+    connection = await cluster.coordinators.open("g")
     assert connection.address == world.brokers[2].address, "who is asked first does not know better"
-    moved = await cluster.open_coordinator("g", lost=connection.address)  # its answer was NOT_COORDINATOR
+    moved = await cluster.coordinators.open("g", lost=connection.address)  # its answer was NOT_COORDINATOR
     assert moved.address == world.brokers[1].address
     commit = messages.offset_commit("g", WHO, {A0: 5})
-    assert await cluster.committed_offsets("g", [A0], timeout_ms=SOON_MS) == {A0: None}
-    response = await cluster.coordinator_call("g", commit)
+    assert await cluster.groups.committed_offsets("g", [A0], timeout_ms=SOON_MS) == {A0: None}
+    response = await cluster.coordinators.call("g", commit)
     assert isinstance(response, messages.OffsetCommitResponse)
     assert messages.offset_commit_errors(response) == {A0: 0}
     for each in (connection, moved):
@@ -268,7 +268,7 @@ async def test_a_coordinator_that_says_it_is_none_is_looked_up_at_another_broker
 async def test_a_broker_that_finds_no_coordinator_is_not_asked_next(world: BrokerWorld) -> None:
     cluster = await acquainted(world)
     world.first["FindCoordinator"] = [ErrorCode.COORDINATOR_NOT_AVAILABLE]
-    assert await cluster.committed_offsets("g", [A0], timeout_ms=SOON_MS) == {A0: None}
+    assert await cluster.groups.committed_offsets("g", [A0], timeout_ms=SOON_MS) == {A0: None}
     assert [world.asked(FindCoordinatorRequest, node) for node in (0, 1)] == [1, 1]
     await cluster.close()
 
@@ -283,9 +283,11 @@ async def test_another_broker_is_asked_where_one_contradicts_what_is_known_of_th
     world.cut_off_from_now_on(0)
     world.coordinator = 1
     good = world.brokers[1].address
-    assert await cluster.coordinator("g", known=good) == good
+    assert await cluster.coordinators.find("g", known=good) == good
     assert world.asked(FindCoordinatorRequest, 0) == 1
-    assert await cluster.coordinator("g", known=world.brokers[2].address) == good, "it has moved, as two brokers say"
+    assert await cluster.coordinators.find("g", known=world.brokers[2].address) == good, (
+        "it has moved, as two brokers say"
+    )
     await cluster.close()
 
 
@@ -297,7 +299,7 @@ async def test_the_coordinators_own_setting_is_asked_of_the_coordinator_that_ano
     world.cut_off_from_now_on(0)
     await world.brokers[0].stop()  # it named itself
     world.coordinator = 1
-    assert await cluster.coordinator_config("g", "any", timeout_ms=SOON_MS) == "50000"
+    assert await cluster.coordinators.config("g", "any", timeout_ms=SOON_MS) == "50000"
     await cluster.close()
     await world.brokers[0].start()
 
@@ -306,7 +308,7 @@ async def test_the_coordinators_own_setting_is_asked_of_the_coordinator_that_ano
 async def test_a_setting_of_a_group_that_one_broker_cannot_tell_is_asked_of_another(world: BrokerWorld) -> None:
     cluster = await acquainted(world)
     world.first["DescribeConfigs"] = [ErrorCode.REQUEST_TIMED_OUT]
-    assert await cluster.group_config("g", "any", timeout_ms=SOON_MS) == "50000"
+    assert await cluster.groups.config("g", "any", timeout_ms=SOON_MS) == "50000"
     await until(lambda: world.asked(DescribeConfigsRequest, 1) == 1)
     await cluster.close()
 
@@ -321,12 +323,12 @@ async def test_a_leader_of_an_older_epoch_is_not_believed(world: BrokerWorld) ->
     cluster = await acquainted(world)
     world.cut_off_from_now_on(0)
     world.leaders, world.epochs, world.ends[A0] = {A0: 1}, {A0: 4}, 40
-    cluster._witnesses.doubt(world.brokers[0].address)
+    cluster.brokers.witnesses.doubt(world.brokers[0].address)
     assert (await cluster.metadata(["a"])).topics["a"].leader_epochs == {0: 4}
-    cluster._witnesses.doubt(world.brokers[1].address)  # so the old one is asked first, and must not be believed
+    cluster.brokers.witnesses.doubt(world.brokers[1].address)  # so the old one is asked first, and must not be believed
     found = await cluster.metadata(["a"], timeout_ms=SOON_MS)
     assert found.topics["a"].leader_epochs == {0: 4}
-    assert (await cluster.list_offsets({A0: messages.LATEST}, timeout_ms=SOON_MS))[A0].offset == 40
+    assert (await cluster.logs.list_offsets({A0: messages.LATEST}, timeout_ms=SOON_MS))[A0].offset == 40
     assert world.asked(messages.ListOffsetsRequest, 0) == 0
     await cluster.close()
 
@@ -362,9 +364,9 @@ async def test_a_leader_that_was_cut_off_does_not_list_where_its_log_ends(world:
     cluster = await acquainted(world)
     world.cut_off_from_now_on(0)
     world.epochs = {A0: 4}  # the other broker knows of the next epoch, in which it is to lead again, and it does not
-    cluster._witnesses.doubt(world.brokers[0].address)
+    cluster.brokers.witnesses.doubt(world.brokers[0].address)
     await cluster.metadata(["a"])
-    asking = asyncio.create_task(cluster.list_offsets({A0: messages.LATEST}, timeout_ms=SOON_MS))
+    asking = asyncio.create_task(cluster.logs.list_offsets({A0: messages.LATEST}, timeout_ms=SOON_MS))
     await until(lambda: world.asked(messages.ListOffsetsRequest, 0))
     world.leaders, world.ends[A0] = {A0: 1}, 40
     assert (await asking)[A0].offset == 40
@@ -389,14 +391,14 @@ async def test_a_broker_of_another_cluster_is_not_believed(world: BrokerWorld) -
     """LinkedIn kafka #95, #224: an address passes to another cluster, and its rows were read."""
     world.cluster_id, world.leaders = "ours", {A0: 0, A1: 1}
     cluster = await acquainted(world)
-    await cluster.list_offsets({A0: messages.LATEST, A1: messages.LATEST})
+    await cluster.logs.list_offsets({A0: messages.LATEST, A1: messages.LATEST})
     await pass_to_another_cluster(world, 0)
     for _ in range(3):
         assert (await cluster.metadata(["a"], timeout_ms=SOON_MS)).topics["a"].topic_id == TOPIC_ID
     with pytest.raises(WireError, match="of another cluster is at"):  # its old leader, as other brokers still say
-        await cluster.list_offsets({A0: messages.LATEST}, timeout_ms=1_500)
+        await cluster.logs.list_offsets({A0: messages.LATEST}, timeout_ms=1_500)
     world.leaders = {A0: 1, A1: 1}
-    assert (await cluster.list_offsets({A0: messages.LATEST}, timeout_ms=SOON_MS))[A0].offset == 10
+    assert (await cluster.logs.list_offsets({A0: messages.LATEST}, timeout_ms=SOON_MS))[A0].offset == 10
     await cluster.close()
 
 
@@ -410,7 +412,7 @@ async def test_where_another_cluster_is_all_there_is_the_error_says_so_until_the
     with pytest.raises(ConnectionFailed, match=r"of another cluster is at .+ \(cluster id other, was ours\)"):
         await cluster.metadata(["a"], timeout_ms=1_500)
     with pytest.raises(ConnectionFailed, match="of another cluster is at"):
-        await cluster.open_coordinator("g", timeout_ms=SOON_MS)
+        await cluster.coordinators.open("g", timeout_ms=SOON_MS)
     assert world.asked(FindCoordinatorRequest) == 0
     await world.brokers[0].stop()
     world.cut_off.clear()
