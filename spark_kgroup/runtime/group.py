@@ -21,7 +21,6 @@ from spark_kgroup.member.consumer_contract import NewsExpected
 from spark_kgroup.member.machine import Config
 from spark_kgroup.member.member_ids import new_member_id
 from spark_kgroup.model import (
-    CONSUMER,
     UNKNOWN_MEMBER_ID,
     DescribedGroup,
     DescribedMember,
@@ -65,25 +64,25 @@ class Group:
         self._rng = rng or Random()
         self._cluster = Cluster(
             settings.bootstrap,
-            client_id=settings.client_id,
-            security=settings.security,
-            request_timeout_ms=settings.request_timeout_ms,
-            api_timeout_ms=settings.api_timeout_ms,
+            client_id=settings.client.client_id,
+            security=settings.client.security,
+            request_timeout_ms=settings.client.request_timeout_ms,
+            api_timeout_ms=settings.client.api_timeout_ms,
             rng=self._rng,
-            alive=settings.alive,
+            alive=settings.hooks.alive,
         )
         self._sessions: dict[str | None, Session] = {}
         self._seat_tasks: dict[str | None, asyncio.Task[None]] = {}
         self._tasks = TaskSet(self._on_failure)
         self._changed = asyncio.Event()
         self._leave_error = 0
-        self._session_timeout_ms = settings.session_timeout_ms
+        self._session_timeout_ms = settings.protocol.session_timeout_ms
         self.topics = Topics(settings, self._cluster)
         self.offsets = Offsets(self._cluster, settings.group, self._rng, self._askers, self._on_refused)
         self.commits = Commits(settings, self._cluster, self._rng, self._post, self._newest)
         self._watch = MetadataWatch(settings, self._cluster, self._sessions, self.force_rebalance, self._changed.set)
         self._own_ids = OwnIds(settings, self._cluster, self._sessions, self._fits, self._changed.set)
-        self._join_nudge = JoinNudge(self._sessions, settings.heartbeat_interval_ms)
+        self._join_nudge = JoinNudge(self._sessions, settings.protocol.heartbeat_interval_ms)
         self._shares = Shares(settings, self._cluster, self._sessions, self._changed.set)
         self._resumptions: Mapping[str | None, Resumption] = {}
 
@@ -102,10 +101,10 @@ class Group:
         await self.topics.refresh(timeout_ms=STARTUP_TIMEOUT_MS)
         await self._cluster.reach_advertised(timeout_ms=max(1_000, began_ms + STARTUP_TIMEOUT_MS - monotonic_ms()))
         kept, _ = await asyncio.gather(self._describe_kept(), self._see_committed())
-        previously_owned = claimable(self.settings.previously_owned, kept, self._seats()) if kept else {}
+        previously_owned = claimable(self.settings.work.previously_owned, kept, self._seats()) if kept else {}
         replaced: dict[str | None, str] = {m.instance_id: m.member_id for m in kept.members} if kept else {}
         make_room_for(len(self._seats()))
-        if self.settings.group_protocol == CONSUMER:
+        if self.settings.protocol.is_consumer:
             await self._prepare_consumer_protocol(kept)
         for instance_id in self._seats():
             owned_before = previously_owned.get(instance_id, PreviouslyOwned())
@@ -114,9 +113,9 @@ class Group:
         self._tasks.begin(self._join_nudge.run(), name="join nudge")
         if self.settings.pattern is not None:
             self._tasks.begin(self._follow_pattern(), name="topics of the pattern")
-        if self.settings.group_protocol == CONSUMER:
+        if self.settings.protocol.is_consumer:
             self._tasks.begin(self._shares.run(), name="shares")
-        if self.settings.own_ids:
+        if self.settings.protocol.own_ids:
             self._tasks.begin(self._own_ids.run(), name="own member ids")
         elif not self._own_ids.decided:
             self._tasks.begin(self._own_ids.decide(), name="own member ids")
@@ -128,7 +127,7 @@ class Group:
             self._on_notice,
             self._rng,
             self._join_nudge.on_join_sent,
-            partial(self.settings.rack_of, instance_id),
+            partial(self.settings.hooks.rack_of, instance_id),
             self._match_now if self.settings.pattern is not None else None,
         )
         self._sessions[instance_id] = session
@@ -142,14 +141,14 @@ class Group:
     async def _follow_pattern(self) -> None:
         """Match the pattern each `metadata_max_age_ms`, with one rebalance for all topics that came and went."""
         while True:
-            await asyncio.sleep(self.settings.metadata_max_age_ms / 1000)
+            await asyncio.sleep(self.settings.client.metadata_max_age_ms / 1000)
             try:
-                await self.topics.refresh(timeout_ms=self.settings.request_timeout_ms)
+                await self.topics.refresh(timeout_ms=self.settings.client.request_timeout_ms)
             except WireError as error:
                 log.info("no look at the pattern's topics this time: %s", error)
                 continue
             changed = self._subscribe()
-            if changed and self.settings.group_protocol == CONSUMER:
+            if changed and self.settings.protocol.is_consumer:
                 for session in self._sessions.values():
                     session.post(NewsExpected())  # each seat sends its own subscription
             elif changed:
@@ -182,7 +181,7 @@ class Group:
         )
         if kept is None:
             return
-        owing = resumable(self.settings.previously_owned, kept, self._seats(), self.topics.names)
+        owing = resumable(self.settings.work.previously_owned, kept, self._seats(), self.topics.names)
         names = {tp.topic for each in owing.values() for tp in each.owned}
         if names:
             topics = (await self._cluster.metadata(names)).topics
@@ -198,14 +197,14 @@ class Group:
 
     async def _describe_kept(self) -> DescribedGroup | None:
         """The group's description, or None if no seat comes back to partitions of an earlier process."""
-        if not self.settings.previously_owned:
+        if not self.settings.work.previously_owned:
             return None
         # The cluster has answered, so its address is right: a coordinator that is away is waited for, as later on.
         return await self._cluster.describe_group(self.settings.group)
 
     async def _see_committed(self) -> None:
         """Show `before_joining` the group's committed offsets, if it is set, BEFORE a seat joins."""
-        if self.settings.before_joining is None:
+        if self.settings.hooks.before_joining is None:
             return
         committed: Mapping[TopicPartition, CommittedOffset] = {}
         try:
@@ -214,29 +213,29 @@ class Group:
             if error.retriable:
                 raise
             log.info("what the group has committed is not known: %s", error)  # a seat meets it, too, and reports it
-        self.settings.before_joining(committed)
+        self.settings.hooks.before_joining(committed)
 
     def _member_config(self, instance_id: str | None, owned_before: PreviouslyOwned, replaces: str) -> Config:
-        if self.settings.group_protocol == CONSUMER:
+        if self.settings.protocol.is_consumer:
             return ConsumerMemberConfig(
                 group=self.settings.group,
                 instance_id=instance_id,
                 topics=self.topics.names,
                 regex=(self.settings.pattern and self.settings.pattern.re2) or "",
-                server_assignor=self.settings.server_assignor,
+                server_assignor=self.settings.protocol.server_assignor,
                 session_timeout_ms=self._session_timeout_ms,
-                rebalance_timeout_ms=self.settings.rebalance_timeout_ms,
+                rebalance_timeout_ms=self.settings.protocol.rebalance_timeout_ms,
                 resumes=self._resumptions.get(instance_id),
             )
-        own_ids = self.settings.own_ids or not self._own_ids.decided
+        own_ids = self.settings.protocol.own_ids or not self._own_ids.decided
         return MemberConfig(
             group=self.settings.group,
             instance_id=instance_id,
             topics=self.topics.names,
-            assignors=assignors_called(self.settings.assignors),
-            session_timeout_ms=self.settings.session_timeout_ms,
-            rebalance_timeout_ms=self.settings.rebalance_timeout_ms,
-            heartbeat_interval_ms=self.settings.heartbeat_interval_ms,
+            assignors=assignors_called(self.settings.protocol.assignors),
+            session_timeout_ms=self.settings.protocol.session_timeout_ms,
+            rebalance_timeout_ms=self.settings.protocol.rebalance_timeout_ms,
+            heartbeat_interval_ms=self.settings.protocol.heartbeat_interval_ms,
             previously_owned=owned_before,
             replaces=replaces,
             own_id=new_member_id(self._rng.randbytes) if own_ids and instance_id else UNKNOWN_MEMBER_ID,
@@ -246,9 +245,9 @@ class Group:
         """Stop without leaving: the seats are static and stay in place (KIP-345). A dynamic one that failed has left.
 
         Under the consumer protocol they are released for the next process, of any application
-        (`GroupSettings.releases_seats`). That takes `CLOSE_WORD_MS` at most.
+        (`OngoingWork.releases_seats`). That takes `CLOSE_WORD_MS` at most.
         """
-        if self._seat_tasks and self.settings.releases_seats:
+        if self._seat_tasks and self.settings.work.releases_seats:
             for session in self._sessions.values():
                 session.post(contract.Close())
             await asyncio.wait(self._seat_tasks.values(), timeout=CLOSE_WORD_MS / 1000)
@@ -400,7 +399,7 @@ class Group:
     def _askers(self, partitions: Iterable[TopicPartition]) -> dict[MemberIdentity | None, list[TopicPartition]]:
         """`partitions` by the member of ours that owns them under the consumer protocol, None for those without one."""
         members = [s.machine for s in self._sessions.values() if s.machine.in_generation]
-        owner = {tp: m.identity for m in members for tp in m.owned} if self.settings.group_protocol == CONSUMER else {}
+        owner = {tp: m.identity for m in members for tp in m.owned} if self.settings.protocol.is_consumer else {}
         found: dict[MemberIdentity | None, list[TopicPartition]] = {}
         for tp in partitions:
             found.setdefault(owner.get(tp), []).append(tp)

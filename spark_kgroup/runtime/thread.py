@@ -39,7 +39,7 @@ class GroupRuntime:
 
     def __init__(self, settings: GroupSettings) -> None:
         self.settings = settings
-        self._call_timeout_ms = settings.api_timeout_ms + CALL_SLACK_MS
+        self._call_timeout_ms = settings.client.api_timeout_ms + CALL_SLACK_MS
         self._loop = asyncio.new_event_loop()
         self._group: Group | None = None
         self._thread = threading.Thread(target=self._loop.run_forever, name="kgroup", daemon=True)

@@ -43,7 +43,7 @@ class Topics:
             UnknownTopic: this user may not see a subscribed topic, or it does not exist, and it must.
         """
         if monotonic_ms() - self._known_at_ms > max_age_ms:
-            await self.refresh(timeout_ms=self._settings.api_timeout_ms)
+            await self.refresh(timeout_ms=self._settings.client.api_timeout_ms)
         return self.known
 
     async def refresh(self, timeout_ms: int) -> None:

@@ -17,7 +17,7 @@ from kio.static.primitive import i32, i32Timedelta
 from spark_kgroup.errors import GroupRejected
 from spark_kgroup.model import CONSUMER, ErrorCode
 from spark_kgroup.runtime.group import Group
-from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.settings import GroupSettings, ProtocolSettings
 from spark_kgroup.topic_pattern import TopicPattern
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.messages import OffsetFetchRequest
@@ -82,9 +82,7 @@ async def seated(world: BrokerWorld, pattern: TopicPattern | None = None) -> Asy
         topics=() if pattern else ("a",),
         pattern=pattern,
         instance_ids=("seat-0",),
-        group_protocol=CONSUMER,
-        server_assignor="range",
-        rebalance_timeout_ms=60_000,
+        protocol=ProtocolSettings(name=CONSUMER, server_assignor="range", rebalance_timeout_ms=60_000),
     )
     group = Group(settings)
     await group.start()

@@ -14,7 +14,7 @@ from spark_kgroup.runtime.join_nudge import JoinNudge
 from spark_kgroup.runtime.metadata_watch import MetadataWatch
 from spark_kgroup.runtime.own_ids import OwnIds
 from spark_kgroup.runtime.session import Session
-from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, ProtocolSettings
 from spark_kgroup.runtime.shares import Shares
 from spark_kgroup.topic_pattern import TopicPattern
 from spark_kgroup.wire import messages
@@ -43,10 +43,9 @@ async def end_of_seat(
             group="g",
             topics=() if pattern else ("a",),
             pattern=pattern,
-            own_ids=own_ids,
-            metadata_max_age_ms=10,
             instance_ids=(instance_id,),
-            group_protocol=protocol,
+            client=ClientSettings(metadata_max_age_ms=10),
+            protocol=ProtocolSettings(name=protocol, own_ids=own_ids),
         ),
         observer=lambda _, notice: errors.append(notice.error) if isinstance(notice, contract.Failed) else None,
     )
