@@ -56,7 +56,7 @@ async def started(settings: GroupSettings) -> AsyncIterator[Group]:
 
 async def kill(group: Group) -> None:
     """End it as SIGKILL would, without a word to the group."""
-    await group._tasks.end()
+    await group._seats.tasks.end()
     await group._cluster.close()
 
 
@@ -130,7 +130,7 @@ def test_the_older_of_two_live_processes_of_a_seat_is_fenced_and_the_newer_keeps
             began_s = time.monotonic()
             assert await all_owned(newer) == held
             assert time.monotonic() - began_s < TAKEN_OVER_WITHIN_S
-            await until(lambda: older._sessions["a"].failure is not None)
+            await until(lambda: older._seats.sessions["a"].failure is not None)
             with pytest.raises(FencedInstanceId, match=f"'a' in group '{group}'"):
                 older.view()
             await older.close()
@@ -232,7 +232,7 @@ def test_an_assignor_that_the_broker_does_not_have_is_one_clear_error(
         settings = settings_of(apache_kafka, group, topic, "a")
         settings = replace(settings, protocol=replace(settings.protocol, server_assignor="sticky"))
         async with started(settings) as seats:
-            await until(lambda: seats._sessions["a"].failure is not None)
+            await until(lambda: seats._seats.sessions["a"].failure is not None)
             with pytest.raises(GroupRejected, match=r"'a' \(UNSUPPORTED_ASSIGNOR\).*`group.remote.assignor`"):
                 seats.view()
 

@@ -52,7 +52,7 @@ class World:
         )
         await group.start()
         try:
-            yield group._sessions[instance_id]
+            yield group._seats.sessions[instance_id]
         finally:
             await group.close()
 

@@ -16,6 +16,7 @@ from spark_kgroup.runtime.own_ids import OwnIds
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, ProtocolSettings
 from spark_kgroup.runtime.shares import Shares
+from spark_kgroup.runtime.topics import PatternSubscription
 from spark_kgroup.topic_pattern import TopicPattern
 from spark_kgroup.wire import messages
 
@@ -51,7 +52,7 @@ async def end_of_seat(
     )
     try:
         await group.start()
-        await until(lambda: group._sessions[instance_id].failure is not None)
+        await until(lambda: group._seats.sessions[instance_id].failure is not None)
         with pytest.raises(KgroupError) as raised:
             group.view()
     finally:
@@ -106,7 +107,7 @@ def test_a_seat_whose_broker_is_too_old_names_itself_its_group_the_cause_and_wha
         pytest.param(CLASSIC, None, (MetadataWatch, "look"), id="the watch over metadata"),
         pytest.param(CLASSIC, None, (JoinNudge, "run"), id="what tells seats of each other's joins"),
         pytest.param(CLASSIC, None, (OwnIds, "run"), id="what renames members"),
-        pytest.param(CLASSIC, TopicPattern("a"), (Group, "_subscribe"), id="what follows a pattern"),
+        pytest.param(CLASSIC, TopicPattern("a"), (PatternSubscription, "_subscribe"), id="what follows a pattern"),
         pytest.param(CONSUMER, None, (Shares, "run"), id="the look for shares"),
         pytest.param(CLASSIC, None, (Session, "_take"), id="the machine"),
         pytest.param(CONSUMER, None, (Session, "_take"), id="the machine of the consumer protocol"),

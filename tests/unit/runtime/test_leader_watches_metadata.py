@@ -115,7 +115,7 @@ async def joined_again(coordinator: Coordinator, times: int) -> None:
 
 
 def seat_of(group: Group) -> Session:
-    return group._sessions["seat-0"]
+    return group._seats.sessions["seat-0"]
 
 
 @led(SELDOM)
