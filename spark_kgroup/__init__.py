@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from spark_kgroup.errors import KgroupError
     from spark_kgroup.membership import Assigned, Group, Lost, Revoked
     from spark_kgroup.model import MemberIdentity, TopicDescription, TopicPartition
-    from spark_kgroup.runtime.settings import GroupSettings
+    from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, OngoingWork, OwnerHooks, ProtocolSettings
     from spark_kgroup.runtime.thread import GroupRuntime
     from spark_kgroup.runtime.views import GroupView, SeatView
     from spark_kgroup.wire.security.settings import SecuritySettings
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Assigned",
+    "ClientSettings",
     "Group",
     "GroupRuntime",
     "GroupSettings",
@@ -30,6 +31,9 @@ __all__ = [
     "KgroupError",
     "Lost",
     "MemberIdentity",
+    "OngoingWork",
+    "OwnerHooks",
+    "ProtocolSettings",
     "Revoked",
     "SeatView",
     "SecuritySettings",
@@ -40,6 +44,7 @@ __all__ = [
 
 _MODULES: Final = {
     "Assigned": "spark_kgroup.membership",
+    "ClientSettings": "spark_kgroup.runtime.settings",
     "Group": "spark_kgroup.membership",
     "GroupRuntime": "spark_kgroup.runtime.thread",
     "GroupSettings": "spark_kgroup.runtime.settings",
@@ -47,6 +52,9 @@ _MODULES: Final = {
     "KgroupError": "spark_kgroup.errors",
     "Lost": "spark_kgroup.membership",
     "MemberIdentity": "spark_kgroup.model",
+    "OngoingWork": "spark_kgroup.runtime.settings",
+    "OwnerHooks": "spark_kgroup.runtime.settings",
+    "ProtocolSettings": "spark_kgroup.runtime.settings",
     "Revoked": "spark_kgroup.membership",
     "SeatView": "spark_kgroup.runtime.views",
     "SecuritySettings": "spark_kgroup.wire.security.settings",

@@ -23,7 +23,7 @@ from spark_kgroup.member import contract
 from spark_kgroup.model import CLASSIC, CONSUMER, TopicPartition
 from spark_kgroup.runtime.group import Group as Seats
 from spark_kgroup.runtime.session import Session
-from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, ProtocolSettings
 from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.security.secured import security_of
 from spark_kgroup.wire.security.settings import SecuritySettings
@@ -128,13 +128,15 @@ class Group:
             group=_text("group", group),
             topics=tuple(_text("topics", topic) for topic in _several("topics", topics, "orders")),
             instance_ids=tuple(seat if seat is None else _text("instance_ids", seat) for seat in seats),
-            group_protocol=group_protocol,
-            assignors=_assignors(assignors),
-            server_assignor=server_assignor,
-            session_timeout_ms=SESSION_TIMEOUT_MS if session_timeout_ms is None else session_timeout_ms,
-            security=security_of(security if security is not None else SecuritySettings()),
+            protocol=ProtocolSettings(
+                name=group_protocol,
+                assignors=_assignors(assignors),
+                server_assignor=server_assignor,
+                session_timeout_ms=SESSION_TIMEOUT_MS if session_timeout_ms is None else session_timeout_ms,
+            ),
+            client=ClientSettings(security=security_of(security if security is not None else SecuritySettings())),
         )
-        assignors_called(settings.assignors)  # a wrong name is an error before a seat joins
+        assignors_called(settings.protocol.assignors)  # a wrong name is an error before a seat joins
         connected = cls(settings)
         try:
             await connected._seats.start()

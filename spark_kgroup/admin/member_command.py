@@ -31,7 +31,7 @@ from spark_kgroup.model import AUTO, BROKER, CLASSIC, CLIENT, CONSUMER, ErrorCod
 from spark_kgroup.peer_words import printable
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.session import Session
-from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, OwnerHooks, ProtocolSettings
 from spark_kgroup.topic_pattern import TopicPattern
 from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.security.settings import Plaintext
@@ -220,16 +220,20 @@ def member(
         topics=_topics(topics) if topics is not None else (),
         pattern=_pattern(pattern),
         instance_ids=(instance_id,),
-        group_protocol=group_protocol,
-        assignors=_assignors(assignor),
-        rack_of=lambda _: rack or None,
-        own_ids=_member_ids(member_ids, group_protocol, instance_id) == CLIENT,
-        own_ids_if_alone=member_ids == AUTO,
-        server_assignor=remote_assignor,
-        session_timeout_ms=session_timeout_ms,
-        metadata_max_age_ms=metadata_max_age_ms,
-        client_id="kgroup-member",
-        security=security_from(command_config) if command_config else Plaintext(),
+        protocol=ProtocolSettings(
+            name=group_protocol,
+            assignors=_assignors(assignor),
+            server_assignor=remote_assignor,
+            session_timeout_ms=session_timeout_ms,
+            own_ids=_member_ids(member_ids, group_protocol, instance_id) == CLIENT,
+            own_ids_if_alone=member_ids == AUTO,
+        ),
+        client=ClientSettings(
+            client_id="kgroup-member",
+            security=security_from(command_config) if command_config else Plaintext(),
+            metadata_max_age_ms=metadata_max_age_ms,
+        ),
+        hooks=OwnerHooks(rack_of=lambda _: rack or None),
     )
     if rack is not None and len(rack.encode()) > STRING_BYTES_MAX:
         raise OptionError(f"--rack has more than the {STRING_BYTES_MAX} bytes that brokers take.")

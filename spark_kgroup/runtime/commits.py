@@ -18,7 +18,7 @@ from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import BrokerError, WireError
 from spark_kgroup.limits import COMMIT_PARTITIONS_MAX, COMMIT_TIMEOUT_MS
 from spark_kgroup.member import contract
-from spark_kgroup.model import CONSUMER, ErrorCode, MemberIdentity, TopicPartition
+from spark_kgroup.model import ErrorCode, MemberIdentity, TopicPartition
 from spark_kgroup.rights import RIGHTS_MISSING, Rights
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.wire import messages
@@ -114,10 +114,10 @@ class Commits:
         return frozenset(acknowledged)
 
     def _note(self, who: MemberIdentity, topic_ids: Mapping[str, str], topic: str) -> str:
-        return self._settings.commit_metadata(who, topic_ids.get(topic, ""))
+        return self._settings.hooks.commit_metadata(who, topic_ids.get(topic, ""))
 
     def _mark(self, who: MemberIdentity, topic_ids: Mapping[str, str], topic: str) -> str:
-        return self._settings.commit_mark(who, topic_ids.get(topic, ""))
+        return self._settings.hooks.commit_mark(who, topic_ids.get(topic, ""))
 
     async def _commit_parts(
         self, who: MemberIdentity, positions: Mapping[TopicPartition, int], texts: Texts, deadline_ms: int
@@ -153,7 +153,7 @@ class Commits:
     async def _commit_once(
         self, who: MemberIdentity, positions: Mapping[TopicPartition, int], texts: Texts, *, timeout_ms: int
     ) -> dict[TopicPartition, int]:
-        consumer_protocol = self._settings.group_protocol == CONSUMER
+        consumer_protocol = self._settings.protocol.is_consumer
         newest = self._newest(who, positions) if consumer_protocol else who
         request = messages.offset_commit(
             self._settings.group, newest, positions, texts=texts, consumer_protocol=consumer_protocol

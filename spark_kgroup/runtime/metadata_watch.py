@@ -94,7 +94,7 @@ class MetadataWatch:
 
     @property
     def held(self) -> AssignmentDrift | None:
-        """The misfit whose rebalance waits for the members' owner (`GroupSettings.holds_rebalances`), if any."""
+        """The misfit whose rebalance waits for the members' owner (`OngoingWork.holds_rebalances`), if any."""
         return self._held[0] if self._held is not None and self._held[1] == self._generation() else None
 
     def on_joined(self, *, rejoined: bool) -> None:
@@ -111,7 +111,7 @@ class MetadataWatch:
     async def run(self) -> None:
         """Look each `metadata_max_age_ms`, and when a member was asked back, until cancelled."""
         while True:
-            max_age_ms = self._settings.metadata_max_age_ms
+            max_age_ms = self._settings.client.metadata_max_age_ms
             wait_ms = min(LOOK_AGAIN_MS, max_age_ms) if self.look_due or self._again else max_age_ms
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_ms / 1000):
@@ -132,13 +132,13 @@ class MetadataWatch:
         self._again = False
         try:
             group = await self._cluster.groups.describe(
-                self._settings.group, timeout_ms=self._settings.request_timeout_ms
+                self._settings.group, timeout_ms=self._settings.client.request_timeout_ms
             )
             if group.is_consumer_type:  # its coordinator sees to that itself (KIP-848)
                 self.look_due = False
                 return
             names = {*topics_of(group), *self._settings.topics, *self._watched()}
-            metadata = await self._cluster.metadata(names, timeout_ms=self._settings.request_timeout_ms)
+            metadata = await self._cluster.metadata(names, timeout_ms=self._settings.client.request_timeout_ms)
         except WireError as error:
             log.info("no look at the group's assignment this time: %s", error)
             return
@@ -192,7 +192,7 @@ class MetadataWatch:
         if self.look_due or not static or any(session.machine.leader for session in self._sessions.values()):
             return False
         left, self._left = self._left, (found, generation)
-        looks_itself = any(leader.client_id == self._settings.client_id for leader in static)
+        looks_itself = any(leader.client_id == self._settings.client.client_id for leader in static)
         if looks_itself or left is None or left[1] != generation or not left[0] <= found:
             return True
         configs = [session.config for session in self._sessions.values()]
@@ -278,10 +278,10 @@ class MetadataWatch:
                 return
             if self._pause_ms and monotonic_ms() < self._pause_ends_ms:
                 return
-            self._pause_ms = min(max(2 * self._pause_ms, self._settings.metadata_max_age_ms), FORCE_AGAIN_MAX_MS)
+            self._pause_ms = min(max(2 * self._pause_ms, self._settings.client.metadata_max_age_ms), FORCE_AGAIN_MAX_MS)
             self._pause_ends_ms = monotonic_ms() + self._pause_ms
         self._found = (confirmed, generation)
-        if self._settings.holds_rebalances and not self._is_new(confirmed):
+        if self._settings.work.holds_rebalances and not self._is_new(confirmed):
             self._held = (confirmed, generation)
             return
         log.warning("the group rebalances: %s", confirmed.reason)

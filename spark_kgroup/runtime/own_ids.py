@@ -21,7 +21,7 @@ from spark_kgroup.errors import WireError
 from spark_kgroup.limits import OWN_IDS_AGAIN_MS, OWN_IDS_DECIDED_WITHIN_MS, OWN_IDS_POLL_MS
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember
-from spark_kgroup.model import CONSUMER, UNKNOWN_MEMBER_ID, DescribedGroup, ErrorCode
+from spark_kgroup.model import UNKNOWN_MEMBER_ID, DescribedGroup, ErrorCode
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.wire.cluster import Cluster
@@ -54,8 +54,8 @@ class OwnIds:
         may_rename: Callable[[], bool],
         on_decided: Callable[[], None] = lambda: None,
     ) -> None:
-        inherits = any(each.partitions for each in settings.previously_owned.values())
-        self.decided = not settings.own_ids_if_alone or settings.group_protocol == CONSUMER or inherits
+        inherits = any(each.partitions for each in settings.work.previously_owned.values())
+        self.decided = not settings.protocol.own_ids_if_alone or settings.protocol.is_consumer or inherits
         self._settings = settings
         self._cluster = cluster
         self._sessions = sessions
@@ -106,7 +106,7 @@ class OwnIds:
     async def _rename_alone(self) -> None:
         while (generation := self._generation()) is None or not self._may_rename():
             await self._pause(OWN_IDS_POLL_MS)
-        timeout_ms = self._settings.request_timeout_ms
+        timeout_ms = self._settings.client.request_timeout_ms
         reason = await self._forbidden(timeout_ms)
         group = await self._cluster.groups.describe(self._settings.group, timeout_ms=timeout_ms)
         ours = self._ours()
@@ -149,7 +149,7 @@ class OwnIds:
         generation = self._generation()
         if generation is None or not self._may_rename():
             return ""
-        timeout_ms = self._settings.request_timeout_ms
+        timeout_ms = self._settings.client.request_timeout_ms
         try:
             if not self._allowed and (reason := await self._forbidden(timeout_ms)):
                 return reason
@@ -168,7 +168,7 @@ class OwnIds:
         """Why the coordinator would not make the group a classic one again, or would assign anew, empty if neither."""
         group = self._settings.group
         if not all(_machine(session).config.cooperative for session in self._sessions.values()):
-            return f"an eager assignor ({', '.join(self._settings.assignors)}) joins with empty hands"
+            return f"an eager assignor ({', '.join(self._settings.protocol.assignors)}) joins with empty hands"
         # A group that becomes one of type consumer keeps its epoch since ConsumerGroup.fromClassicGroup knows the hash
         # of its metadata. Kafka 4.0 has its own assignor assign anew (seen with 4.0.0, and not with 4.1.0).
         if not await self._cluster.coordinators.speaks(group, *_FETCH_OF_KAFKA_4_1, timeout_ms=timeout_ms):

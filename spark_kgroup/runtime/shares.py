@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from spark_kgroup.errors import WireError
 from spark_kgroup.limits import SHARES_LOOK_MAX_MS, SHARES_LOOK_MIN_MS
 from spark_kgroup.member.consumer_contract import NewsExpected
-from spark_kgroup.model import CONSUMER, DescribedGroup, MemberIdentity
+from spark_kgroup.model import DescribedGroup, MemberIdentity
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.wire.groups import Groups
@@ -52,7 +52,7 @@ class Shares:
     @property
     def known(self) -> bool:
         """Whether each of our seats has its target, in its epoch. True in a classic group, which says so itself."""
-        if self._settings.group_protocol != CONSUMER:
+        if not self._settings.protocol.is_consumer:
             return True
         return self._confirmed is not None and self._confirmed == self._settled()
 
@@ -78,7 +78,9 @@ class Shares:
 
     async def _look(self, settled: _Members) -> None:
         try:
-            group = await self._groups.describe(self._settings.group, timeout_ms=self._settings.request_timeout_ms)
+            group = await self._groups.describe(
+                self._settings.group, timeout_ms=self._settings.client.request_timeout_ms
+            )
         except WireError as error:
             log.info("the coordinator did not describe the group's target assignment: %s", error)
             return

@@ -1,16 +1,18 @@
-"""Look-ups of topics at the brokers: which exist, and with how many partitions."""
+"""Look-ups of topics at the brokers: which exist, with how many partitions, and which of them a pattern matches."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import UnknownTopic, WireError
 from spark_kgroup.limits import MATCH_AGAIN_AFTER_MS, PATTERN_SELECT_S_MAX, PATTERN_SELECT_S_SLOW, TOPIC_ABSENT_AFTER_MS
+from spark_kgroup.member.consumer_contract import NewsExpected
 from spark_kgroup.model import ErrorCode, TopicDescription
+from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.topic_pattern import TopicPattern
 from spark_kgroup.wire.cluster import Cluster
@@ -43,7 +45,7 @@ class Topics:
             UnknownTopic: this user may not see a subscribed topic, or it does not exist, and it must.
         """
         if monotonic_ms() - self._known_at_ms > max_age_ms:
-            await self.refresh(timeout_ms=self._settings.api_timeout_ms)
+            await self.refresh(timeout_ms=self._settings.client.api_timeout_ms)
         return self.known
 
     async def refresh(self, timeout_ms: int) -> None:
@@ -137,3 +139,58 @@ class Topics:
         """
         errors = (await self._cluster.metadata(sorted(names))).errors
         return frozenset(name for name, code in errors.items() if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+class PatternSubscription:
+    """Keeps all seats subscribed to the topics that the pattern matches.
+
+    Args:
+        sessions: our seats.
+        force_rebalance: makes the whole group join anew, for a reason.
+
+    """
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        topics: Topics,
+        sessions: Mapping[str | None, Session],
+        force_rebalance: Callable[[str], None],
+    ) -> None:
+        self._settings = settings
+        self._topics = topics
+        self._sessions = sessions
+        self._force_rebalance = force_rebalance
+
+    async def run(self) -> None:
+        """Match the pattern each `metadata_max_age_ms`, with one rebalance for all topics that came and went."""
+        while True:
+            await asyncio.sleep(self._settings.client.metadata_max_age_ms / 1000)
+            try:
+                await self._topics.refresh(timeout_ms=self._settings.client.request_timeout_ms)
+            except WireError as error:
+                log.info("no look at the pattern's topics this time: %s", error)
+                continue
+            changed = self._subscribe()
+            if changed and self._settings.protocol.is_consumer:
+                for session in self._sessions.values():
+                    session.post(NewsExpected())  # each seat sends its own subscription
+            elif changed:
+                self._force_rebalance(changed)
+
+    async def match_now(self) -> None:
+        """As `Topics.match_now`, for all seats: BEFORE one of them joins."""
+        await self._topics.match_now()
+        self._subscribe()
+
+    def _subscribe(self) -> str:
+        """Let all seats subscribe to the topics that the pattern matches now, and name the changes."""
+        names = self._topics.names
+        behind = [s.machine for s in self._sessions.values() if s.config.topics != names]
+        if not behind:
+            return ""
+        before = set(behind[0].config.topics)
+        for machine in behind:
+            machine.subscribe(names)
+        came, went = set(names) - before, before - set(names)
+        return f"the pattern's topics changed: {len(came)} came, {len(went)} went"

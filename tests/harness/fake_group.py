@@ -111,6 +111,59 @@ def _config(instance_id: str) -> MemberConfig:
     )
 
 
+class FakeLogs:
+    """Where the logs of a `FakeGroup` begin and end."""
+
+    def __init__(self, group: FakeGroup) -> None:
+        self._group = group
+
+    def begin_ends(self, partitions: Iterable[TopicPartition], *, read_committed: bool) -> FakeListing:
+        return FakeListing(
+            partitions,
+            lambda left, patience_ms: self.ends(left, patience_ms, read_committed=read_committed),
+            lambda: self._group.now_ms,
+        )
+
+    def ends(self, partitions: Iterable[TopicPartition], patience_ms: int = 0, *, read_committed: bool) -> Answers[int]:
+        listed = self._listed(partitions, patience_ms)
+        ends = {tp: end for tp, (_, end) in listed.found.items()}
+        last = {tp: min(end, self._group.stable.get(tp, end)) if read_committed else end for tp, end in ends.items()}
+        return Answers(last, listed.unanswered)
+
+    def starts(self, partitions: Iterable[TopicPartition], patience_ms: int = 0) -> Answers[int]:
+        listed = self._listed(partitions, patience_ms)
+        return Answers({tp: start for tp, (start, _) in listed.found.items()}, listed.unanswered)
+
+    def at(
+        self, timestamps: Mapping[TopicPartition, int], patience_ms: int = 0, *, read_committed: bool
+    ) -> Answers[int]:
+        """The record at offset n is of the n-th second of 1970."""
+        ends = self.ends(timestamps, patience_ms, read_committed=read_committed)
+        found = {tp: max(self._group.log[tp][0], -(-timestamps[tp] // 1000)) for tp in ends.found}
+        return Answers({tp: at for tp, at in found.items() if at < ends.found[tp]}, ends.unanswered)
+
+    def _listed(self, partitions: Iterable[TopicPartition], patience_ms: int) -> Answers[tuple[int, int]]:
+        self._group.meanwhile()
+        wanted = list(partitions)
+        if any(self._group.is_out_of_reach(tp) for tp in wanted):
+            self._group.now_ms += patience_ms
+        found = {}
+        for tp in wanted:
+            if tp not in self._group.log:
+                self._group.now_ms += TOPIC_GONE_AFTER_MS
+                raise UnknownTopic(f"{tp} does not exist (any more), or this user may not see it.")
+            if not self._group.is_out_of_reach(tp):
+                found[tp] = (self._group.log[tp][0], self._group.log[tp][1])
+        return Answers(found, {tp: no_leader(tp) for tp in wanted if tp not in found})
+
+    def ranges(
+        self, partitions: Iterable[TopicPartition], patience_ms: int = 0, *, read_committed: bool
+    ) -> Answers[tuple[int, int, int]]:
+        ends = self.ends(partitions, patience_ms, read_committed=read_committed)
+        ranges = {tp: (self._group.log[tp][0], end, self._group.epoch(tp)) for tp, end in ends.found.items()}
+        return Answers(ranges, ends.unanswered)
+
+
 class FakeGroup:
     """One group with `seats` of ours and one other application. Single-threaded. Time passes only where a call waits.
 
@@ -139,6 +192,7 @@ class FakeGroup:
         self.ids = 0
         self.topics_now: dict[str, TopicDescription] = {}
         self.log: dict[TopicPartition, list[int]] = {}
+        self.logs = FakeLogs(self)
         self.target: dict[TopicPartition, str] = {}
         self.other: dict[TopicPartition, int] = {}
         self.other_read: list[tuple[TopicPartition, int, int]] = []
@@ -241,7 +295,7 @@ class FakeGroup:
     def elect(self, tp: TopicPartition) -> None:
         """The partition has another leader from now on."""
         topic = self.topics_now[tp.topic]
-        epochs = {**topic.leader_epochs, tp.partition: self._epoch(tp) + 1}
+        epochs = {**topic.leader_epochs, tp.partition: self.epoch(tp) + 1}
         self.topics_now[tp.topic] = replace(topic, leader_epochs=epochs)
 
     def forget_epochs(self) -> None:
@@ -546,59 +600,12 @@ class FakeGroup:
     def topics_gone(self, names: Iterable[str]) -> frozenset[str]:
         return frozenset(names) - self.topics_now.keys()
 
-    def begin_end_offsets(self, partitions: Iterable[TopicPartition], *, read_committed: bool) -> FakeListing:
-        return FakeListing(
-            partitions,
-            lambda left, patience_ms: self.end_offsets(left, patience_ms, read_committed=read_committed),
-            lambda: self.now_ms,
-        )
-
-    def end_offsets(
-        self, partitions: Iterable[TopicPartition], patience_ms: int = 0, *, read_committed: bool
-    ) -> Answers[int]:
-        listed = self._listed(partitions, patience_ms)
-        ends = {tp: end for tp, (_, end) in listed.found.items()}
-        last = {tp: min(end, self.stable.get(tp, end)) if read_committed else end for tp, end in ends.items()}
-        return Answers(last, listed.unanswered)
-
-    def start_offsets(self, partitions: Iterable[TopicPartition], patience_ms: int = 0) -> Answers[int]:
-        listed = self._listed(partitions, patience_ms)
-        return Answers({tp: start for tp, (start, _) in listed.found.items()}, listed.unanswered)
-
-    def offsets_at(
-        self, timestamps: Mapping[TopicPartition, int], patience_ms: int = 0, *, read_committed: bool
-    ) -> Answers[int]:
-        """The record at offset n is of the n-th second of 1970."""
-        ends = self.end_offsets(timestamps, patience_ms, read_committed=read_committed)
-        found = {tp: max(self.log[tp][0], -(-timestamps[tp] // 1000)) for tp in ends.found}
-        return Answers({tp: at for tp, at in found.items() if at < ends.found[tp]}, ends.unanswered)
-
-    def _listed(self, partitions: Iterable[TopicPartition], patience_ms: int) -> Answers[tuple[int, int]]:
-        self.meanwhile()
-        wanted = list(partitions)
-        if any(self.is_out_of_reach(tp) for tp in wanted):
-            self.now_ms += patience_ms
-        found = {}
-        for tp in wanted:
-            if tp not in self.log:
-                self.now_ms += TOPIC_GONE_AFTER_MS
-                raise UnknownTopic(f"{tp} does not exist (any more), or this user may not see it.")
-            if not self.is_out_of_reach(tp):
-                found[tp] = (self.log[tp][0], self.log[tp][1])
-        return Answers(found, {tp: no_leader(tp) for tp in wanted if tp not in found})
-
     def is_out_of_reach(self, tp: TopicPartition) -> bool:
         """Whether no leader answers for a partition at this moment."""
         return tp in self.log and self.out_of_reach.get(tp, lambda: False)()
 
-    def log_ranges(
-        self, partitions: Iterable[TopicPartition], patience_ms: int = 0, *, read_committed: bool
-    ) -> Answers[tuple[int, int, int]]:
-        ends = self.end_offsets(partitions, patience_ms, read_committed=read_committed)
-        ranges = {tp: (self.log[tp][0], end, self._epoch(tp)) for tp, end in ends.found.items()}
-        return Answers(ranges, ends.unanswered)
-
-    def _epoch(self, tp: TopicPartition) -> int:
+    def epoch(self, tp: TopicPartition) -> int:
+        """The epoch of a partition's leader, or -1 where brokers do not say."""
         return self.topics_now[tp.topic].leader_epochs.get(tp.partition, -1)
 
     def committed(

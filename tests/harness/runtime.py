@@ -4,7 +4,7 @@ from pyspark_kgroup.options.parser import SourceOptions, parse
 from spark_kgroup.member import contract
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime.session import Session
-from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, OngoingWork, ProtocolSettings
 from spark_kgroup.runtime.views import GroupView
 from spark_kgroup.wire.address import parse_bootstrap
 
@@ -32,10 +32,9 @@ def settings_of(options: SourceOptions) -> GroupSettings:
         topics=options.subscription.topics,
         pattern=options.subscription.pattern,
         instance_ids=options.instance_ids,
-        session_timeout_ms=30_000,
-        heartbeat_interval_ms=options.heartbeat_interval_ms,
-        metadata_max_age_ms=options.metadata_max_age_ms,
-        holds_rebalances=True,
+        client=ClientSettings(metadata_max_age_ms=options.metadata_max_age_ms),
+        protocol=ProtocolSettings(session_timeout_ms=30_000, heartbeat_interval_ms=options.heartbeat_interval_ms),
+        work=OngoingWork(holds_rebalances=True),
     )
 
 

@@ -14,7 +14,7 @@ from harness.runtime import give_up_at_once
 
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime.group import Group
-from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, ProtocolSettings
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.wire.address import parse_bootstrap
 
@@ -47,17 +47,18 @@ class World:
         name = f"{self.name}-{topic}"
         await asyncio.to_thread(self.kafka.admin.delete_topics([name])[name].result, 30)
 
-    async def start(self, instance_id: str, *topics: str, **more: Any) -> None:
-        settings = {"metadata_max_age_ms": REFRESH_MS, "heartbeat_interval_ms": 200, "session_timeout_ms": 30_000}
+    async def start(self, instance_id: str, *topics: str) -> None:
         group = Group(
             GroupSettings(
                 bootstrap=parse_bootstrap(self.kafka.bootstrap_servers),
                 group=self.name,
                 topics=tuple(f"{self.name}-{topic}" for topic in topics or ("t",)),
                 instance_ids=(instance_id,),
-                assignors=(self.assignor,),
                 topics_must_exist=False,
-                **settings | more,
+                client=ClientSettings(metadata_max_age_ms=REFRESH_MS),
+                protocol=ProtocolSettings(
+                    assignors=(self.assignor,), session_timeout_ms=30_000, heartbeat_interval_ms=200
+                ),
             ),
             observer=give_up_at_once,
         )

@@ -102,7 +102,8 @@ def test_a_seat_that_the_group_no_longer_keeps_claims_nothing(apache_kafka: Apac
     options = options_of(apache_kafka.bootstrap_servers, topic, "job", 1)
     never_assigned = frozenset({TopicPartition(topic, 7)})
     previously_owned = {"job-0": PreviouslyOwned(partitions=never_assigned, generation=99)}
-    settings = replace(settings_of(options), previously_owned=previously_owned)
+    settings = settings_of(options)
+    settings = replace(settings, work=replace(settings.work, previously_owned=previously_owned))
     with GroupRuntime(settings) as runtime:
         view = runtime.wait_until(lambda view: view.settled, 60_000)
         assert (view.settled, view.seats[0].to_give_up) == (True, frozenset())

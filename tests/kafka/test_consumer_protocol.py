@@ -17,7 +17,7 @@ from harness.waiting import wait_for
 from spark_kgroup.errors import BrokerError, FencedInstanceId, GroupRejected
 from spark_kgroup.model import CLASSIC, CONSUMER, MemberIdentity, TopicPartition
 from spark_kgroup.runtime.group import Group
-from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.settings import GroupSettings, ProtocolSettings
 from spark_kgroup.runtime.views import GroupView
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.wire.address import parse_bootstrap
@@ -40,7 +40,7 @@ def settings_of(kafka: ApacheKafka, group: str, topic: str, *seats: str) -> Grou
         group=group,
         topics=(topic,),
         instance_ids=seats,
-        group_protocol=CONSUMER,
+        protocol=ProtocolSettings(name=CONSUMER),
     )
 
 
@@ -56,7 +56,7 @@ async def started(settings: GroupSettings) -> AsyncIterator[Group]:
 
 async def kill(group: Group) -> None:
     """End it as SIGKILL would, without a word to the group."""
-    await group._tasks.end()
+    await group._seats.tasks.end()
     await group._cluster.close()
 
 
@@ -130,7 +130,7 @@ def test_the_older_of_two_live_processes_of_a_seat_is_fenced_and_the_newer_keeps
             began_s = time.monotonic()
             assert await all_owned(newer) == held
             assert time.monotonic() - began_s < TAKEN_OVER_WITHIN_S
-            await until(lambda: older._sessions["a"].failure is not None)
+            await until(lambda: older._seats.sessions["a"].failure is not None)
             with pytest.raises(FencedInstanceId, match=f"'a' in group '{group}'"):
                 older.view()
             await older.close()
@@ -177,7 +177,8 @@ def test_seats_change_to_the_classic_protocol_and_back_one_by_one_and_nothing_mo
     @on_a_loop
     async def scenario() -> None:
         modern = [settings_of(apache_kafka, group, topic, name) for name in ("a", "b")]
-        classic = [replace(each, group_protocol=CLASSIC, heartbeat_interval_ms=500) for each in modern]
+        protocol = ProtocolSettings(name=CLASSIC, heartbeat_interval_ms=500)
+        classic = [replace(each, protocol=protocol) for each in modern]
         running = [Group(each) for each in modern]
         for each in running:
             await each.start()
@@ -188,7 +189,7 @@ def test_seats_change_to_the_classic_protocol_and_back_one_by_one_and_nothing_mo
             await running[at].close()
             running[at] = Group(settings[at])
             await running[at].start()
-            assert await all_owned(*running) == held, f"{running[at].settings.group_protocol} seat {at} came"
+            assert await all_owned(*running) == held, f"{running[at].settings.protocol.name} seat {at} came"
             assert running[1 - at].view().seats[0].owned_since == since
             await at_rest(running[at])
         for each in running:
@@ -228,9 +229,10 @@ def test_an_assignor_that_the_broker_does_not_have_is_one_clear_error(
 ) -> None:
     @on_a_loop
     async def scenario() -> None:
-        settings = replace(settings_of(apache_kafka, group, topic, "a"), server_assignor="sticky")
+        settings = settings_of(apache_kafka, group, topic, "a")
+        settings = replace(settings, protocol=replace(settings.protocol, server_assignor="sticky"))
         async with started(settings) as seats:
-            await until(lambda: seats._sessions["a"].failure is not None)
+            await until(lambda: seats._seats.sessions["a"].failure is not None)
             with pytest.raises(GroupRejected, match=r"'a' \(UNSUPPORTED_ASSIGNOR\).*`group.remote.assignor`"):
                 seats.view()
 

@@ -22,6 +22,7 @@ from pyspark_kgroup.driver.boundary.boundary import Boundary
 from pyspark_kgroup.offsets.checkpoint import EMPTY
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import MemberIdentity, TopicPartition
+from spark_kgroup.runtime.settings import OwnerHooks
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.runtime.views import GroupView, SeatCommit
 from spark_kgroup.seat_note import SeatNote
@@ -46,7 +47,7 @@ def seats(apache_kafka: ApacheKafka, topic: str) -> Iterator[Seats]:
 
         def start(metadata: Callable[[MemberIdentity, str], str], members: int = 2) -> GroupRuntime:
             options = options_of(apache_kafka.bootstrap_servers, topic, "job", members)
-            settings = replace(settings_of(options), commit_metadata=metadata)
+            settings = replace(settings_of(options), hooks=OwnerHooks(commit_metadata=metadata))
             runtime = started.enter_context(GroupRuntime(settings))
             # The seat that comes first must share with the next.
             settled = Boundary(runtime, options, bounded=False).advance(EMPTY)

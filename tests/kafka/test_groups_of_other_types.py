@@ -55,8 +55,9 @@ def run(apache_kafka: ApacheKafka, topic: str) -> Iterator[Run]:
 
         def start(members: int, checkpoint: Checkpoint = EMPTY, **more: str) -> tuple[GroupRuntime, Boundary]:
             options = options_of(apache_kafka.bootstrap_servers, topic, "job", members, **more)
-            settings = replace(settings_of(options), previously_owned=owned_by_seat(checkpoint, options.group_id))
-            runtime = started.enter_context(GroupRuntime(settings))
+            settings = settings_of(options)
+            work = replace(settings.work, previously_owned=owned_by_seat(checkpoint, options.group_id))
+            runtime = started.enter_context(GroupRuntime(replace(settings, work=work)))
             return runtime, Boundary(runtime, options, bounded=False)
 
         yield start

@@ -19,6 +19,7 @@ from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.offsets.earlier_runs import owned_by_seat
 from spark_kgroup.errors import GroupRejected
 from spark_kgroup.limits import COMMIT_PARTITIONS_MAX
+from spark_kgroup.runtime.settings import OwnerHooks
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.runtime.views import SeatCommit
 from spark_kgroup.seat_note import Author, SeatNote
@@ -31,9 +32,9 @@ AUTHOR = Author(app="job", run=1)
 def runtime_of(kafka: ApacheKafka, topic: str, members: int = 1, checkpoint: Checkpoint = EMPTY) -> GroupRuntime:
     """Seats that write notes and marks as a query's do."""
     options = options_of(kafka.bootstrap_servers, topic, "job", members)
-    settings = replace(
-        settings_of(options),
-        previously_owned=owned_by_seat(checkpoint, options.group_id),
+    settings = settings_of(options)
+    work = replace(settings.work, previously_owned=owned_by_seat(checkpoint, options.group_id))
+    hooks = OwnerHooks(
         commit_mark=lambda _, topic_id: AUTHOR.encode(topic_id),
         commit_metadata=lambda who, topic_id: SeatNote(
             author=AUTHOR,
@@ -43,7 +44,7 @@ def runtime_of(kafka: ApacheKafka, topic: str, members: int = 1, checkpoint: Che
             topic_id=topic_id,
         ).encode(),
     )
-    return GroupRuntime(settings)
+    return GroupRuntime(replace(settings, work=work, hooks=hooks))
 
 
 def topic_of(kafka: ApacheKafka, partitions: int) -> str:

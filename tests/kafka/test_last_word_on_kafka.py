@@ -24,7 +24,7 @@ from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.member import contract
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.session import Session
-from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, ProtocolSettings
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.groups import Coordinators
@@ -42,13 +42,13 @@ class Seats:
         group: str = "",
         topic: str = "",
         topics: tuple[str, ...] = (),
-        **more: Any,
+        client: ClientSettings | None = None,
+        session_timeout_ms: int = SESSION_MS,
     ) -> None:
         self.name = group or f"group-{uuid4().hex[:8]}"
         self.topic = topic or f"topic-{uuid4().hex[:8]}"
         if not topic:
             kafka.create_topic(self.topic, partitions=6)
-        settings = {"session_timeout_ms": SESSION_MS, "heartbeat_interval_ms": 1_000, **more}
         self.counts: Counter[type[contract.Effect]] = Counter()
         self.lost: list[str] = []
         self.group = Group(
@@ -57,7 +57,8 @@ class Seats:
                 group=self.name,
                 topics=topics or (self.topic,),
                 instance_ids=names,
-                **settings,
+                client=client or ClientSettings(),
+                protocol=ProtocolSettings(session_timeout_ms=session_timeout_ms, heartbeat_interval_ms=1_000),
             ),
             observer=self._observe,
         )
@@ -158,8 +159,15 @@ def test_a_seat_that_comes_back_with_another_subscription_gets_just_what_it_subs
 
     def seat(instance_id: str, digits: str) -> Seats:
         topics = tuple(name + digit for digit in digits)
-        more = {"metadata_max_age_ms": 500, "session_timeout_ms": 30_000}
-        return Seats(apache_kafka, instance_id, group=name, topic=name + "1", topics=topics, **more)
+        return Seats(
+            apache_kafka,
+            instance_id,
+            group=name,
+            topic=name + "1",
+            topics=topics,
+            client=ClientSettings(metadata_max_age_ms=500),
+            session_timeout_ms=30_000,
+        )
 
     def shared(one: Seats, other: Seats, each: int) -> bool:
         topics = {tp.topic for seats in (one, other) for seat in seats.group.view().seats for tp in seat.owned_since}
@@ -217,7 +225,7 @@ def test_a_join_parked_at_a_broker_that_stands_still_goes_to_the_next_coordinato
 
         @on_a_loop
         async def scenario() -> None:
-            seats = Seats(kafka, "seat-0", session_timeout_ms=30_000, request_timeout_ms=5_000)
+            seats = Seats(kafka, "seat-0", client=ClientSettings(request_timeout_ms=5_000), session_timeout_ms=30_000)
             await seats.group.start()
             try:
                 with slow_member(kafka, seats) as slow:

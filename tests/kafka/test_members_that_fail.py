@@ -14,7 +14,7 @@ from spark_kgroup.member.classic import ClassicMember
 from spark_kgroup.model import CLASSIC, CONSUMER
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.session import Session
-from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.settings import GroupSettings, ProtocolSettings
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.wire.address import parse_bootstrap
 
@@ -44,16 +44,15 @@ class World:
                 group=self.name,
                 topics=(self.name,),
                 instance_ids=(instance_id,),
-                assignors=(assignor,),
-                group_protocol=protocol,
-                session_timeout_ms=SESSION_MS,
-                heartbeat_interval_ms=200,
+                protocol=ProtocolSettings(
+                    name=protocol, assignors=(assignor,), session_timeout_ms=SESSION_MS, heartbeat_interval_ms=200
+                ),
             ),
             observer=give_up_at_once,
         )
         await group.start()
         try:
-            yield group._sessions[instance_id]
+            yield group._seats.sessions[instance_id]
         finally:
             await group.close()
 

@@ -20,7 +20,7 @@ from spark_kgroup.member.config import PreviouslyOwned
 from spark_kgroup.member.member_ids import new_member_id
 from spark_kgroup.model import MemberIdentity, TopicPartition
 from spark_kgroup.runtime.group import Group
-from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, OngoingWork, ProtocolSettings
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import parse_bootstrap
@@ -40,9 +40,8 @@ def settings_of(kafka: ApacheKafka, group: str, topic: str, *seats: str) -> Grou
         group=group,
         topics=(topic,),
         instance_ids=seats,
-        own_ids=True,
-        heartbeat_interval_ms=500,
-        metadata_max_age_ms=1_000,
+        client=ClientSettings(metadata_max_age_ms=1_000),
+        protocol=ProtocolSettings(own_ids=True, heartbeat_interval_ms=500),
     )
 
 
@@ -194,7 +193,9 @@ def test_an_eager_assignor_leaves_seats_their_ids_and_it_is_said_once(
 
     @on_a_loop
     async def scenario() -> None:
-        async with started(replace(settings_of(apache_kafka, group, topic, "a"), assignors=("range",))) as seats:
+        settings = settings_of(apache_kafka, group, topic, "a")
+        eager = replace(settings, protocol=replace(settings.protocol, assignors=("range",)))
+        async with started(eager) as seats:
             await until(lambda: bool(_warnings(caplog)))
             await at_rest(PARTITIONS, seats, own_ids=False)
 
@@ -211,7 +212,8 @@ def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def if_alone(kafka: ApacheKafka, group: str, topic: str, *seats: str) -> GroupSettings:
-    return replace(settings_of(kafka, group, topic, *seats), own_ids=False, own_ids_if_alone=True)
+    settings = settings_of(kafka, group, topic, *seats)
+    return replace(settings, protocol=replace(settings.protocol, own_ids=False, own_ids_if_alone=True))
 
 
 async def settled(group: Group) -> list[str]:
@@ -267,7 +269,7 @@ def test_a_seat_that_may_have_to_finish_an_earlier_process_s_work_keeps_the_brok
             await settled(first)
             (seat,) = first.view().seats
             owed = PreviouslyOwned(partitions=frozenset(seat.owned_since), generation=seat.identity.generation)
-        async with started(replace(settings, previously_owned={"a": owed})) as again:
+        async with started(replace(settings, work=OngoingWork(previously_owned={"a": owed}))) as again:
             (member_id,) = await settled(again)
             assert member_id.startswith("a-")
 
@@ -281,7 +283,8 @@ def test_a_newcomer_hears_of_its_share_when_a_group_of_type_consumer_has_become_
 
     @on_a_loop
     async def scenario() -> None:
-        settings = replace(settings_of(apache_kafka, group, topic, "a"), own_ids=False)
+        settings = settings_of(apache_kafka, group, topic, "a")
+        settings = replace(settings, protocol=replace(settings.protocol, own_ids=False))
         async with started(settings) as dies:
             await at_rest_whatever_ids(dies)
         async with started(replace(settings, instance_ids=(None,), group="another")) as asks:

@@ -16,7 +16,7 @@ from pyspark_kgroup.executor.native.broker_connection import BrokerConnection
 from pyspark_kgroup.executor.native.fetcher import Chunk, Fetcher
 from pyspark_kgroup.executor.worker.ticket_reader import Worker
 from pyspark_kgroup.shared.tickets import Mode, SeatRanges, TicketPayload
-from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, OwnerHooks, ProtocolSettings
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.runtime.views import GroupView
 from spark_kgroup.testing import ApacheKafka
@@ -113,9 +113,9 @@ def test_seats_get_what_has_a_replica_in_their_rack_and_another_rack_counts_from
         group=f"of-{topic}",
         topics=(topic,),
         instance_ids=tuple(rack_of),
-        heartbeat_interval_ms=100,
-        metadata_max_age_ms=200,
-        rack_of=lambda seat: rack_of[seat or ""],
+        client=ClientSettings(metadata_max_age_ms=200),
+        protocol=ProtocolSettings(heartbeat_interval_ms=100),
+        hooks=OwnerHooks(rack_of=lambda seat: rack_of[seat or ""]),
     )
 
     def racks_read(view: GroupView) -> dict[str, set[str]]:

@@ -28,7 +28,7 @@ from spark_kgroup.member import contract
 from spark_kgroup.model import MemberIdentity, Subscription, TopicPartition
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.session import Session
-from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, ProtocolSettings
 from spark_kgroup.testing import unsecured_token
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import parse_bootstrap
@@ -84,10 +84,8 @@ def seat(
         group=group,
         topics=(topic,),
         instance_ids=(instance_id,),
-        heartbeat_interval_ms=200,
-        session_timeout_ms=30_000,
-        rebalance_timeout_ms=30_000,
-        security=security,
+        client=ClientSettings(security=security),
+        protocol=ProtocolSettings(session_timeout_ms=30_000, rebalance_timeout_ms=30_000, heartbeat_interval_ms=200),
     )
 
     def give_up(session: Session, effect: contract.Effect) -> None:

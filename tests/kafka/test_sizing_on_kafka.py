@@ -39,11 +39,11 @@ class Query:
     @contextmanager
     def run(self, members: int, *, bounded: bool = False, protocol: str = CLASSIC) -> Iterator[None]:
         options = options_of(self.server, self.topic, "job", members)
+        settings = settings_of(options)
         settings = replace(
-            settings_of(options),
-            session_timeout_ms=SESSION_TIMEOUT_MS,
-            previously_owned=owned_by_seat(self.done, options.group_id),
-            group_protocol=protocol,
+            settings,
+            protocol=replace(settings.protocol, name=protocol, session_timeout_ms=SESSION_TIMEOUT_MS),
+            work=replace(settings.work, previously_owned=owned_by_seat(self.done, options.group_id)),
         )
         with GroupRuntime(settings) as self.runtime:
             self.boundary = Boundary(self.runtime, options, bounded=bounded)

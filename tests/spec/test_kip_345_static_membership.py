@@ -349,7 +349,7 @@ def test_deviates_a_broker_without_static_members_is_refused_and_not_spoken_to_i
         group = Group(settings)
         try:
             await group.start()
-            await until(lambda: group._sessions["seat-0"].failure is not None)
+            await until(lambda: group._seats.sessions["seat-0"].failure is not None)
             with pytest.raises(UnsupportedApi, match=rf"JoinGroup v9 is needed.*{messages.OLDEST_KAFKA} or newer"):
                 group.view()
         finally:

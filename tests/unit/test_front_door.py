@@ -11,6 +11,7 @@ def test_the_names_offered_are_sorted_and_are_what_their_modules_have() -> None:
     assert spark_kgroup.__all__ == sorted(spark_kgroup.__all__)
     assert spark_kgroup.__all__ == [
         "Assigned",
+        "ClientSettings",
         "Group",
         "GroupRuntime",
         "GroupSettings",
@@ -18,6 +19,9 @@ def test_the_names_offered_are_sorted_and_are_what_their_modules_have() -> None:
         "KgroupError",
         "Lost",
         "MemberIdentity",
+        "OngoingWork",
+        "OwnerHooks",
+        "ProtocolSettings",
         "Revoked",
         "SeatView",
         "SecuritySettings",

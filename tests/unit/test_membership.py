@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from harness.fake_broker import on_a_loop
 
-from spark_kgroup import Group, GroupSettings
+from spark_kgroup import Group, GroupSettings, ProtocolSettings
 from spark_kgroup.errors import OptionError
 from spark_kgroup.wire.address import parse_bootstrap
 
@@ -66,3 +66,8 @@ def test_settings_of_a_wrong_type_are_refused(wrong: Mapping[str, Any], sentence
     GroupSettings(**right)
     with pytest.raises(OptionError, match=re.escape(sentence)):
         GroupSettings(**{**right, **wrong})
+
+
+def test_a_text_for_the_assignors_is_refused() -> None:
+    with pytest.raises(OptionError, match=re.escape("`assignors` is 'range': give a tuple, such as ('range',).")):
+        ProtocolSettings(assignors="range")  # type: ignore[arg-type]

@@ -37,7 +37,7 @@ from pyspark_kgroup.shared.tickets import TicketPayload
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import KgroupError
 from spark_kgroup.model import AUTO, CLIENT, CONSUMER
-from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, OngoingWork, OwnerHooks, ProtocolSettings
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.security.secured import security_of
@@ -205,26 +205,37 @@ class Query:
             group=options.group_id,
             topics=options.subscription.topics,
             pattern=options.subscription.pattern,
-            instance_ids=options.instance_ids,
-            group_protocol=options.group_protocol,
-            own_ids=options.member_ids == CLIENT,
-            own_ids_if_alone=options.member_ids == AUTO,
-            assignors=options.assignors,
-            server_assignor=options.remote_assignor,
-            rack_of=self._executors.rack_of,
-            session_timeout_ms=options.session_timeout_ms,
-            rebalance_timeout_ms=options.rebalance_timeout_ms,
-            heartbeat_interval_ms=options.heartbeat_interval_ms,
-            metadata_max_age_ms=options.metadata_max_age_ms,
-            request_timeout_ms=options.request_timeout_ms,
-            api_timeout_ms=options.api_timeout_ms,
-            client_id=options.client_id,
-            security=security_of(driver_settings(options.security)),
             topics_must_exist=False,  # the boundary knows which may be gone
-            previously_owned=owned_by_seat(planned, options.group_id),
-            holds_rebalances=True,
-            releases_seats=False,  # a batch may be unfinished
+            instance_ids=options.instance_ids,
             cap_seats_to_partitions=self._options.members is None,
+            client=ClientSettings(
+                client_id=options.client_id,
+                security=security_of(driver_settings(options.security)),
+                request_timeout_ms=options.request_timeout_ms,
+                api_timeout_ms=options.api_timeout_ms,
+                metadata_max_age_ms=options.metadata_max_age_ms,
+            ),
+            protocol=ProtocolSettings(
+                name=options.group_protocol,
+                assignors=options.assignors,
+                server_assignor=options.remote_assignor,
+                session_timeout_ms=options.session_timeout_ms,
+                rebalance_timeout_ms=options.rebalance_timeout_ms,
+                heartbeat_interval_ms=options.heartbeat_interval_ms,
+                own_ids=options.member_ids == CLIENT,
+                own_ids_if_alone=options.member_ids == AUTO,
+            ),
+            work=OngoingWork(
+                previously_owned=owned_by_seat(planned, options.group_id),
+                holds_rebalances=True,
+                releases_seats=False,  # a batch may be unfinished
+            ),
+            hooks=self._hooks(planned, jvm),
+        )
+
+    def _hooks(self, planned: Checkpoint, jvm: Jvm | None) -> OwnerHooks:
+        return OwnerHooks(
+            rack_of=self._executors.rack_of,
             commit_metadata=lambda who, topic_id: commit_metadata(
                 self._run.author_as(who), who.member_id, topic_id, self._executors.home(who.instance_id)
             ),

@@ -13,7 +13,7 @@ from harness.runtime import give_up_at_once
 from bench_sessions.measured import Cpu, Sessions, memory_mib
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime.group import Group
-from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, ProtocolSettings
 from spark_kgroup.wire.address import parse_bootstrap
 
 REST_S = 60
@@ -48,10 +48,8 @@ async def _measure(bootstrap: str, broker: int, topic: str, protocol: str, seats
         group=f"{protocol}-{topic}",
         topics=(topic,),
         instance_ids=tuple(f"seat-{number}" for number in range(seats)),
-        group_protocol=protocol,
-        rebalance_timeout_ms=BOUND_S * 1_000,
-        metadata_max_age_ms=3_000,
-        api_timeout_ms=BOUND_S * 1_000,
+        protocol=ProtocolSettings(name=protocol, rebalance_timeout_ms=BOUND_S * 1_000),
+        client=ClientSettings(metadata_max_age_ms=3_000, api_timeout_ms=BOUND_S * 1_000),
     )
     group = Group(settings, observer=give_up_at_once)
     before = Cpu.now(broker)

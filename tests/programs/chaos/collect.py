@@ -48,7 +48,7 @@ partition that a cooperative member had been asked for, and claimed in its last 
 owner."""
 
 _JOINED: Final = re.compile(r"(?P<at>[0-9.]+) seat (?P<seat>\S+) joins the next generation: ")
-"""`spark_kgroup.runtime.group`, behind the time that `harness.stop_points` puts before a line."""
+"""`spark_kgroup.runtime.seats`, behind the time that `harness.stop_points` puts before a line."""
 
 
 def application_evidence(query: Query, expulsions: Sequence[Expulsion]) -> ApplicationEvidence:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 from spark_kgroup.model import Subscription, TopicPartition
 from spark_kgroup.runtime.assignment_drift import AssignmentDrift
 from spark_kgroup.runtime.group import Group
-from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, OngoingWork, ProtocolSettings
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.consumer_protocol import encode_subscription
 from spark_kgroup.wire.messages import DescribeGroupsRequest
@@ -23,6 +24,9 @@ pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 OF_A = encode_subscription(Subscription(topics=("a",)))
 A2 = TopicPartition("a", 2)
 Scenario = Callable[["Coordinator", Group], Awaitable[None]]
+OFTEN = ClientSettings(metadata_max_age_ms=20)
+SELDOM = ClientSettings(metadata_max_age_ms=60_000)
+HOLDING = OngoingWork(holds_rebalances=True)
 
 
 class Coordinator:
@@ -73,16 +77,28 @@ class Coordinator:
         await until(lambda: self.looks > seen + times)
 
 
-def followed(**settings: Any) -> Callable[[Scenario], Callable[[], None]]:
+def followed(
+    client: ClientSettings = OFTEN,
+    *,
+    assignors: tuple[str, ...] = ("cooperative-sticky",),
+    work: OngoingWork = OngoingWork(),  # noqa: B008 - frozen
+) -> Callable[[Scenario], Callable[[], None]]:
     """Run a scenario with a seat that was asked back, has been looked after, and has joined no further generation."""
 
     def wrap(scenario: Scenario) -> Callable[[], None]:
         @in_a_world()
         async def run(world: BrokerWorld) -> None:
-            coordinator = Coordinator(world, *settings.get("assignors", ())[:1])
-            of_all = {"instance_ids": ("seat-0",), "heartbeat_interval_ms": 20, "metadata_max_age_ms": 20}
+            coordinator = Coordinator(world, assignors[0])
             group = Group(
-                GroupSettings(bootstrap=(world.brokers[0].address,), group="g", topics=("a",), **{**of_all, **settings})
+                GroupSettings(
+                    bootstrap=(world.brokers[0].address,),
+                    group="g",
+                    topics=("a",),
+                    instance_ids=("seat-0",),
+                    client=client,
+                    protocol=ProtocolSettings(assignors=assignors, heartbeat_interval_ms=20),
+                    work=work,
+                )
             )
             await group.start()
             try:
@@ -117,7 +133,7 @@ async def test_a_seat_that_was_asked_back_with_nothing_has_its_share_after_one_r
         await group.close()
 
 
-@followed(metadata_max_age_ms=60_000)
+@followed(SELDOM)
 async def test_a_seat_that_was_asked_back_looks_once_and_not_a_refresh_later(
     coordinator: Coordinator, group: Group
 ) -> None:
@@ -131,7 +147,7 @@ async def test_all_that_fits_is_left_alone_at_each_refresh(coordinator: Coordina
     assert coordinator.reasons == ["start"]
 
 
-@followed(metadata_max_age_ms=60_000)
+@followed(SELDOM)
 async def test_a_cooperative_follower_leaves_it_to_a_static_leader_until_a_second_refresh_finds_the_same(
     coordinator: Coordinator, group: Group
 ) -> None:
@@ -146,7 +162,7 @@ async def test_a_cooperative_follower_leaves_it_to_a_static_leader_until_a_secon
     assert coordinator.reasons == ["start", "1 partitions without an owner"]
 
 
-@followed(client_id="client")
+@followed(replace(OFTEN, client_id="client"))
 async def test_a_follower_leaves_it_to_a_static_leader_of_the_same_application(
     coordinator: Coordinator, group: Group
 ) -> None:
@@ -156,7 +172,7 @@ async def test_a_follower_leaves_it_to_a_static_leader_of_the_same_application(
     assert coordinator.reasons == ["start"]
 
 
-@followed(metadata_max_age_ms=60_000)
+@followed(SELDOM)
 async def test_partitions_added_after_a_static_leader_assigned_earlier_ones_wait_for_two_refreshes_of_their_own(
     coordinator: Coordinator, group: Group
 ) -> None:
@@ -185,7 +201,7 @@ def test_an_eager_follower_leaves_it_to_a_static_leader_and_says_once_who_that_i
     scenario()
 
 
-@followed(metadata_max_age_ms=60_000)
+@followed(SELDOM)
 async def test_a_follower_acts_at_once_where_a_dynamic_member_leads(coordinator: Coordinator, group: Group) -> None:
     """No seat is kept for it to come back, and librdkafka's looks for new partitions every five minutes."""
     coordinator.world.leaders[A1] = 0
@@ -281,7 +297,7 @@ async def test_a_group_of_type_consumer_is_left_to_its_coordinator(coordinator: 
     assert coordinator.reasons == ["start"]
 
 
-@followed(holds_rebalances=True)
+@followed(work=HOLDING)
 async def test_a_rebalance_for_a_partition_that_may_be_remembered_waits_for_the_owner_s_word(
     coordinator: Coordinator, group: Group
 ) -> None:
@@ -296,14 +312,14 @@ async def test_a_rebalance_for_a_partition_that_may_be_remembered_waits_for_the_
     assert coordinator.reasons == ["start", "1 partitions without an owner"]
 
 
-@followed(holds_rebalances=True)
+@followed(work=HOLDING)
 async def test_partitions_that_are_new_wait_for_nobody(coordinator: Coordinator, group: Group) -> None:
     coordinator.world.leaders[A1] = 0
     coordinator.describes(A0, leader="leader-anew")
     await until(lambda: len(coordinator.reasons) == 2)
 
 
-@followed(request_timeout_ms=200)
+@followed(replace(OFTEN, request_timeout_ms=200))
 async def test_a_broker_that_does_not_answer_ends_a_look_within_a_bound_and_the_next_one_asks_anew(
     coordinator: Coordinator, group: Group
 ) -> None:
@@ -325,7 +341,7 @@ async def test_a_process_asks_once_for_all_its_seats(world: BrokerWorld) -> None
         group="g",
         topics=("a",),
         instance_ids=names,
-        metadata_max_age_ms=60_000,
+        client=SELDOM,
     )
     group = Group(settings)
     answers: Any = world
@@ -387,7 +403,7 @@ async def test_partitions_that_a_custom_assignor_leaves_out_are_left_alone(
     assert coordinator.reasons == ["start"]
 
 
-@followed(metadata_max_age_ms=60_000)
+@followed(SELDOM)
 async def test_a_seat_that_the_group_assigns_more_than_it_has_heard_of_joins_to_hear_of_it(
     coordinator: Coordinator, group: Group
 ) -> None:

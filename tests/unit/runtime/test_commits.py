@@ -16,7 +16,7 @@ from spark_kgroup.limits import COMMIT_PARTITIONS_MAX
 from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.runtime import commits as commits_module
 from spark_kgroup.runtime.group import Group
-from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.settings import GroupSettings, OwnerHooks
 from spark_kgroup.wire.messages import OffsetCommitRequest
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
@@ -36,8 +36,10 @@ def with_a_group(scenario: Scenario) -> Callable[[], None]:
             group="g",
             topics=("a",),
             instance_ids=("seat-0",),
-            commit_metadata=lambda who, topic_id: f"{who.instance_id} serves this{topic_id}",
-            commit_mark=lambda _, topic_id: f"mark{topic_id}",
+            hooks=OwnerHooks(
+                commit_metadata=lambda who, topic_id: f"{who.instance_id} serves this{topic_id}",
+                commit_mark=lambda _, topic_id: f"mark{topic_id}",
+            ),
         )
         group = Group(settings)
         try:

@@ -17,7 +17,7 @@ from kio.static.primitive import i32, i32Timedelta
 from spark_kgroup.errors import GroupRejected
 from spark_kgroup.model import CONSUMER, ErrorCode
 from spark_kgroup.runtime.group import Group
-from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.settings import GroupSettings, ProtocolSettings
 from spark_kgroup.topic_pattern import TopicPattern
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.messages import OffsetFetchRequest
@@ -82,9 +82,7 @@ async def seated(world: BrokerWorld, pattern: TopicPattern | None = None) -> Asy
         topics=() if pattern else ("a",),
         pattern=pattern,
         instance_ids=("seat-0",),
-        group_protocol=CONSUMER,
-        server_assignor="range",
-        rebalance_timeout_ms=60_000,
+        protocol=ProtocolSettings(name=CONSUMER, server_assignor="range", rebalance_timeout_ms=60_000),
     )
     group = Group(settings)
     await group.start()
@@ -126,7 +124,7 @@ def test_a_cluster_that_does_not_speak_the_protocol_is_one_clear_error() -> None
     @in_a_world(ranges=ranges)
     async def scenario(world: BrokerWorld) -> None:
         async with seated(world) as group:
-            await until(lambda: group._sessions["seat-0"].failure is not None)
+            await until(lambda: group._seats.sessions["seat-0"].failure is not None)
             with pytest.raises(GroupRejected, match=r"'g' rejected member 'seat-0'.*Kafka 4\.0.*`group\.protocol`"):
                 group.view()
 
@@ -299,6 +297,6 @@ def test_the_session_timeout_is_the_group_s_own_or_kafka_s_default(refused: int,
         Coordinator(world)
         world.first["DescribeConfigs"], world.session_timeout = [refused], value
         async with seated(world) as group:
-            assert group._sessions["seat-0"].config.session_timeout_ms == taken
+            assert group._seats.sessions["seat-0"].config.session_timeout_ms == taken
 
     scenario()

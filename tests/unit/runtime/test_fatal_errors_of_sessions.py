@@ -14,8 +14,9 @@ from spark_kgroup.runtime.join_nudge import JoinNudge
 from spark_kgroup.runtime.metadata_watch import MetadataWatch
 from spark_kgroup.runtime.own_ids import OwnIds
 from spark_kgroup.runtime.session import Session
-from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, ProtocolSettings
 from spark_kgroup.runtime.shares import Shares
+from spark_kgroup.runtime.topics import PatternSubscription
 from spark_kgroup.topic_pattern import TopicPattern
 from spark_kgroup.wire import messages
 
@@ -43,16 +44,15 @@ async def end_of_seat(
             group="g",
             topics=() if pattern else ("a",),
             pattern=pattern,
-            own_ids=own_ids,
-            metadata_max_age_ms=10,
             instance_ids=(instance_id,),
-            group_protocol=protocol,
+            client=ClientSettings(metadata_max_age_ms=10),
+            protocol=ProtocolSettings(name=protocol, own_ids=own_ids),
         ),
         observer=lambda _, notice: errors.append(notice.error) if isinstance(notice, contract.Failed) else None,
     )
     try:
         await group.start()
-        await until(lambda: group._sessions[instance_id].failure is not None)
+        await until(lambda: group._seats.sessions[instance_id].failure is not None)
         with pytest.raises(KgroupError) as raised:
             group.view()
     finally:
@@ -107,7 +107,7 @@ def test_a_seat_whose_broker_is_too_old_names_itself_its_group_the_cause_and_wha
         pytest.param(CLASSIC, None, (MetadataWatch, "look"), id="the watch over metadata"),
         pytest.param(CLASSIC, None, (JoinNudge, "run"), id="what tells seats of each other's joins"),
         pytest.param(CLASSIC, None, (OwnIds, "run"), id="what renames members"),
-        pytest.param(CLASSIC, TopicPattern("a"), (Group, "_subscribe"), id="what follows a pattern"),
+        pytest.param(CLASSIC, TopicPattern("a"), (PatternSubscription, "_subscribe"), id="what follows a pattern"),
         pytest.param(CONSUMER, None, (Shares, "run"), id="the look for shares"),
         pytest.param(CLASSIC, None, (Session, "_take"), id="the machine"),
         pytest.param(CONSUMER, None, (Session, "_take"), id="the machine of the consumer protocol"),

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from spark_kgroup.member import contract
 from spark_kgroup.model import ErrorCode, Subscription, TopicPartition
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.session import Session
-from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, ProtocolSettings
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.consumer_protocol import decode_assignment, encode_subscription
 from spark_kgroup.wire.messages import HeartbeatRequest
@@ -24,6 +25,8 @@ from spark_kgroup.wire.responses import ClusterMetadata
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
 Scenario = Callable[["Coordinator", Group], Awaitable[None]]
+OFTEN = ClientSettings(metadata_max_age_ms=20)
+SELDOM = ClientSettings(metadata_max_age_ms=60_000)
 
 
 class Coordinator:
@@ -76,7 +79,7 @@ class Coordinator:
         return messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=KioErrorCode(code))
 
 
-def led(**settings: Any) -> Callable[[Scenario], Callable[[], None]]:
+def led(client: ClientSettings = OFTEN) -> Callable[[Scenario], Callable[[], None]]:
     """Run a scenario with a group that is settled, and whose one seat leads it."""
 
     def wrap(scenario: Scenario) -> Callable[[], None]:
@@ -84,9 +87,15 @@ def led(**settings: Any) -> Callable[[Scenario], Callable[[], None]]:
         async def run(world: BrokerWorld) -> None:
             world.leaders = {A0: 0, B0: 0}
             coordinator = Coordinator(world)
-            of_all = {"instance_ids": ("seat-0",), "heartbeat_interval_ms": 20, "metadata_max_age_ms": 20}
             group = Group(
-                GroupSettings(bootstrap=(world.brokers[0].address,), group="g", topics=("a",), **{**of_all, **settings})
+                GroupSettings(
+                    bootstrap=(world.brokers[0].address,),
+                    group="g",
+                    topics=("a",),
+                    instance_ids=("seat-0",),
+                    client=client,
+                    protocol=ProtocolSettings(heartbeat_interval_ms=20),
+                )
             )
             await group.start()
             try:
@@ -106,10 +115,10 @@ async def joined_again(coordinator: Coordinator, times: int) -> None:
 
 
 def seat_of(group: Group) -> Session:
-    return group._sessions["seat-0"]
+    return group._seats.sessions["seat-0"]
 
 
-@led(metadata_max_age_ms=60_000)
+@led(SELDOM)
 async def test_an_answer_about_fewer_topics_than_are_watched_by_now_is_no_change(
     coordinator: Coordinator, group: Group
 ) -> None:
@@ -205,7 +214,7 @@ async def test_members_keep_partitions_of_a_topic_that_the_leader_may_not_see_wh
     assert {tp for tp in assigned if tp.topic != "a"} == {TopicPartition("secret", 0), TopicPartition("secret", 1)}
 
 
-@led(request_timeout_ms=300)
+@led(replace(OFTEN, request_timeout_ms=300))
 async def test_a_topic_that_the_leader_may_not_see_for_a_moment_has_not_lost_its_partitions(
     coordinator: Coordinator, group: Group
 ) -> None:

@@ -12,7 +12,7 @@ from spark_kgroup.member.classic import PreviouslyOwned
 from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.runtime import group as group_module
 from spark_kgroup.runtime.group import Group
-from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.settings import GroupSettings, OngoingWork, OwnerHooks, ProtocolSettings
 from spark_kgroup.wire.consumer_protocol import decode_subscription
 from spark_kgroup.wire.messages import JoinGroupRequest
 
@@ -71,7 +71,7 @@ def test_seats_that_come_back_wait_for_their_coordinator_longer_than_for_a_first
             group="g",
             topics=("a",),
             instance_ids=("seat-0",),
-            previously_owned={"seat-0": PreviouslyOwned(partitions=frozenset({A0}), generation=1)},
+            work=OngoingWork(previously_owned={"seat-0": PreviouslyOwned(partitions=frozenset({A0}), generation=1)}),
         )
         group = Group(settings)
         began = asyncio.get_running_loop().time()
@@ -98,8 +98,8 @@ def test_each_seat_offers_its_assignors_in_order_and_names_its_own_rack() -> Non
                 group="g",
                 topics=("a",),
                 instance_ids=("seat-0", "seat-1"),
-                assignors=("sticky", "harness.custom_assignors:FirstTakesAll", "range"),
-                rack_of=racks.get,
+                protocol=ProtocolSettings(assignors=("sticky", "harness.custom_assignors:FirstTakesAll", "range")),
+                hooks=OwnerHooks(rack_of=racks.get),
             )
         )
         try:
@@ -128,7 +128,7 @@ def test_an_assignor_that_cannot_be_imported_is_an_error_of_the_start() -> None:
                 group="g",
                 topics=("a",),
                 instance_ids=("seat-0",),
-                assignors=("no_such_module:Assignor",),
+                protocol=ProtocolSettings(assignors=("no_such_module:Assignor",)),
             )
         )
         try:
@@ -162,8 +162,10 @@ def test_an_owner_is_told_what_the_group_has_committed_before_a_seat_joins(
             group="g",
             topics=("a",),
             instance_ids=("seat-0",),
-            before_joining=lambda committed: seen.append(
-                ({tp: found.offset for tp, found in committed.items()}, world.asked(JoinGroupRequest))
+            hooks=OwnerHooks(
+                before_joining=lambda committed: seen.append(
+                    ({tp: found.offset for tp, found in committed.items()}, world.asked(JoinGroupRequest))
+                )
             ),
         )
         group = Group(settings)

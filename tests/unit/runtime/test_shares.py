@@ -12,12 +12,18 @@ from spark_kgroup.errors import RequestTimedOut
 from spark_kgroup.member.consumer_contract import NewsExpected
 from spark_kgroup.model import CLASSIC, CONSUMER, DescribedGroup, DescribedMember, MemberIdentity, TopicPartition
 from spark_kgroup.runtime.session import Session
-from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.settings import GroupSettings, ProtocolSettings
 from spark_kgroup.runtime.shares import Shares
 from spark_kgroup.wire.groups import Groups
 
 P0 = frozenset({TopicPartition("orders", 0)})
-SETTINGS = GroupSettings(bootstrap=(), group="g", topics=("orders",), instance_ids=("a", "b"), group_protocol=CONSUMER)
+SETTINGS = GroupSettings(
+    bootstrap=(),
+    group="g",
+    topics=("orders",),
+    instance_ids=("a", "b"),
+    protocol=ProtocolSettings(name=CONSUMER),
+)
 
 
 class Seat:
@@ -151,5 +157,7 @@ async def test_a_change_of_our_own_doing_is_asked_about_anew() -> None:
 
 def test_a_classic_group_tells_its_members_all_there_is() -> None:
     sessions = cast("dict[str | None, Session]", {"a": Seat("a", 2)})
-    shares = Shares(replace(SETTINGS, group_protocol=CLASSIC), cast("Groups", None), sessions, lambda: None)
+    shares = Shares(
+        replace(SETTINGS, protocol=ProtocolSettings(name=CLASSIC)), cast("Groups", None), sessions, lambda: None
+    )
     assert shares.known

@@ -209,13 +209,13 @@ class Adoption:
         )
         found = {tp: at for tp, at in found.items() if tp not in beyond}
         answered, read_committed = crossing.logs.answered, self._options.read_committed
-        found |= answered(self._group.start_offsets(earliest, LEADER_PATIENCE_MS))
+        found |= answered(self._group.logs.starts(earliest, LEADER_PATIENCE_MS))
         at = {tp: timestamp.ms for tp, timestamp in timestamps.items()}
-        records = self._group.offsets_at(at, LEADER_PATIENCE_MS, read_committed=read_committed)
+        records = self._group.logs.at(at, LEADER_PATIENCE_MS, read_committed=read_committed)
         found |= answered(records)
         without = {tp: at for tp, at in timestamps.items() if tp not in found and tp not in records.unanswered}
         check_without_record(self._options.starting_offsets, without)
-        ends = self._group.end_offsets([*latest, *without], LEADER_PATIENCE_MS, read_committed=read_committed)
+        ends = self._group.logs.ends([*latest, *without], LEADER_PATIENCE_MS, read_committed=read_committed)
         return {**found, **answered(ends)}
 
     def _by_option(self, partition: TopicPartition, offset: int | OffsetSpec) -> OffsetBoundValue:
@@ -223,7 +223,7 @@ class Adoption:
 
     def _check_option(self, crossing: Crossing, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """Check that logs reach as far as the option says, and return partitions whose leaders do not answer."""
-        asked = self._group.end_offsets(offsets, LEADER_PATIENCE_MS, read_committed=False)
+        asked = self._group.logs.ends(offsets, LEADER_PATIENCE_MS, read_committed=False)
         ends = crossing.logs.answered(asked)
         beyond = [f"{tp}: {offsets[tp]} (ends at {ends[tp]})" for tp in sorted(ends) if offsets[tp] > ends[tp]]
         if beyond:

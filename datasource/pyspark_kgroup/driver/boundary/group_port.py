@@ -28,8 +28,36 @@ class EndListing(Protocol):
         """No leader is asked any more: all have answered, or the time is up."""
 
 
+class LogPort(Protocol):
+    """Where logs begin and end. Each leader answers for its own partitions, or does not in time: `Answers` says why."""
+
+    def begin_ends(self, partitions: Iterable[TopicPartition], *, read_committed: bool) -> EndListing:
+        """Begin to ask where logs end, while other calls go on."""
+
+    def ends(self, partitions: Iterable[TopicPartition], patience_ms: int, *, read_committed: bool) -> Answers[int]:
+        """One past the last readable offset of each partition."""
+
+    def starts(self, partitions: Iterable[TopicPartition], patience_ms: int) -> Answers[int]:
+        """The first offset that each partition still has."""
+
+    def at(self, timestamps: Mapping[TopicPartition, int], patience_ms: int, *, read_committed: bool) -> Answers[int]:
+        """The first offset of each partition whose record is not older than its timestamp (ms).
+
+        A partition that has none is in neither part of the answer.
+        """
+
+    def ranges(
+        self, partitions: Iterable[TopicPartition], patience_ms: int, *, read_committed: bool
+    ) -> Answers[tuple[int, int, int]]:
+        """The first offset of each partition, one past the last readable one, and the epoch of the leader, or -1."""
+
+
 class GroupPort(Protocol):
     """One group with our seats in it. Every call has a bound."""
+
+    @property
+    def logs(self) -> LogPort:
+        """Where logs begin and end."""
 
     # ----------------------------------------------------------------------------------------------- membership
 
@@ -72,7 +100,7 @@ class GroupPort(Protocol):
     ) -> Answers[CommittedOffset | None]:
         """As `committed`, without partitions that the coordinator refuses for `patience_ms`, unlike the rest."""
 
-    # ---------------------------------------------------------------------------------------------- topics, logs
+    # -------------------------------------------------------------------------------------------------- topics
 
     def topics(self, max_age_ms: int) -> Mapping[str, TopicDescription]:
         """The subscribed topics that exist, no older than `max_age_ms`."""
@@ -82,29 +110,3 @@ class GroupPort(Protocol):
 
     def topics_gone(self, names: Iterable[str]) -> frozenset[str]:
         """Those of `names` that brokers do not know."""
-
-    # Each leader answers for its own partitions, or does not in time: then `Answers` says why.
-
-    def begin_end_offsets(self, partitions: Iterable[TopicPartition], *, read_committed: bool) -> EndListing:
-        """Begin to ask where logs end, while other calls go on."""
-
-    def end_offsets(
-        self, partitions: Iterable[TopicPartition], patience_ms: int, *, read_committed: bool
-    ) -> Answers[int]:
-        """One past the last readable offset of each partition."""
-
-    def start_offsets(self, partitions: Iterable[TopicPartition], patience_ms: int) -> Answers[int]:
-        """The first offset that each partition still has."""
-
-    def offsets_at(
-        self, timestamps: Mapping[TopicPartition, int], patience_ms: int, *, read_committed: bool
-    ) -> Answers[int]:
-        """The first offset of each partition whose record is not older than its timestamp (ms).
-
-        A partition that has none is in neither part of the answer.
-        """
-
-    def log_ranges(
-        self, partitions: Iterable[TopicPartition], patience_ms: int, *, read_committed: bool
-    ) -> Answers[tuple[int, int, int]]:
-        """The first offset of each partition, one past the last readable one, and the epoch of the leader, or -1."""

@@ -116,7 +116,7 @@ class LogEnds:
         self.last.update(self._listed.ends)
 
     def _begin(self, partitions: Collection[TopicPartition]) -> _Begun:
-        listing = self._group.begin_end_offsets(partitions, read_committed=self._read_committed)
+        listing = self._group.logs.begin_ends(partitions, read_committed=self._read_committed)
         return _Begun(frozenset(partitions), listing, self._clock())
 
     def _collect(self) -> None:

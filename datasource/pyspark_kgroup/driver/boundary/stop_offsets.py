@@ -153,7 +153,7 @@ class StopOffsets:
         }
         if not timestamps:
             return ()
-        asked = self._group.offsets_at(timestamps, LEADER_PATIENCE_MS, read_committed=self._options.read_committed)
+        asked = self._group.logs.at(timestamps, LEADER_PATIENCE_MS, read_committed=self._options.read_committed)
         found = crossing.logs.answered(asked)
         self._found |= {_log(topics, tp): offset for tp, offset in found.items()}
         without = timestamps.keys() - found.keys() - asked.unanswered.keys()

@@ -234,7 +234,7 @@ class TopicLogs:
         """
         ends = self.heard(positions)
         behind = [tp for tp in ends if positions[tp] < ends[tp]]
-        starts = self.answered(self._group.start_offsets(behind, LEADER_PATIENCE_MS))
+        starts = self.answered(self._group.logs.starts(behind, LEADER_PATIENCE_MS))
         doubtful = {tp for tp, start in starts.items() if positions[tp] < start}
         doubtful |= {tp for tp in ends if positions[tp] > ends[tp]}
         # Look again: listed ends are a moment old, and an open transaction may hold the readable end below a position.
@@ -267,7 +267,7 @@ class TopicLogs:
         found: dict[TopicPartition, LogRange] = {}
         left, known = dict(positions), self._contradicted_since_ms.keys() & positions.keys()
         while left:
-            listed = self.answered(self._group.log_ranges(left, LEADER_PATIENCE_MS, read_committed=False))
+            listed = self.answered(self._group.logs.ranges(left, LEADER_PATIENCE_MS, read_committed=False))
             found |= {tp: LogRange(*span) for tp, span in listed.items()}
             left = {tp: left[tp] for tp in listed if self._is_contradicted(tp, left[tp], found[tp])}
             if left.keys() - known:

@@ -161,9 +161,9 @@ def test_where_a_log_begins_is_looked_up_once_for_a_start_at_the_earliest_offset
 ) -> None:
     group, driver = world(partitions=2, records=10)
     listed: list[object] = []
-    log_ranges = group.log_ranges
+    ranges = group.logs.ranges
     monkeypatch.setattr(
-        group, "log_ranges", lambda tps, *given, **more: listed.append(tps) or log_ranges(tps, *given, **more)
+        group.logs, "ranges", lambda tps, *given, **more: listed.append(tps) or ranges(tps, *given, **more)
     )
     driver.ask()
     driver.ask()

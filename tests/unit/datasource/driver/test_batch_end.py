@@ -92,10 +92,10 @@ def test_end_offsets_are_asked_for_before_commits_are_acknowledged(
     group, driver = world(partitions=2, seats=1, records=10)
     driver.trigger()
     asked: list[str] = []
-    for name in ("begin_end_offsets", "end_offsets", "commit"):
-        call = getattr(group, name)
+    for owner, name in ((group.logs, "begin_ends"), (group.logs, "ends"), (group, "commit")):
+        call = getattr(owner, name)
         monkeypatch.setattr(
-            group, name, lambda *given, name=name, call=call, **more: asked.append(name) or call(*given, **more)
+            owner, name, lambda *given, name=name, call=call, **more: asked.append(name) or call(*given, **more)
         )
     group.commit_fate = lambda: "lost"
     group.now_ms += 1_000
@@ -103,7 +103,7 @@ def test_end_offsets_are_asked_for_before_commits_are_acknowledged(
         group.produce(tp, 5)
     durable = driver.durable
     driver.ask()
-    assert asked[:3] == ["begin_end_offsets", "end_offsets", "commit"], "the model carries the first out as the second"
+    assert asked[:3] == ["begin_ends", "ends", "commit"], "the model carries the first out as the second"
     assert {tp: held.position for tp, held in driver.ask().owned.items()} == {
         tp: held.position for tp, held in durable.owned.items()
     }

@@ -103,11 +103,11 @@ def test_a_boundary_looks_at_each_partition_a_few_times_only(
     for owner, name in ((Ledger, "position"), (TopicLogs, "heard"), (ledger_module, "topic_key")):
         monkeypatch.setattr(owner, name, counted(getattr(owner, name), name, asked))
     seen: list[int] = []
-    end_offsets, start_offsets = group.end_offsets, group.start_offsets
+    ends, starts = group.logs.ends, group.logs.starts
     monkeypatch.setattr(
-        group, "end_offsets", lambda tps, *given, **more: seen.append(len(tps)) or end_offsets(tps, *given, **more)
+        group.logs, "ends", lambda tps, *given, **more: seen.append(len(tps)) or ends(tps, *given, **more)
     )
-    monkeypatch.setattr(group, "start_offsets", lambda tps, *given: seen.append(len(tps)) or start_offsets(tps, *given))
+    monkeypatch.setattr(group.logs, "starts", lambda tps, *given: seen.append(len(tps)) or starts(tps, *given))
     group.produce(P0, news)
     group.now_ms += END_OFFSETS_MAX_AGE_MS + 1
     assert (driver.ask() == driver.durable) is not bool(news)

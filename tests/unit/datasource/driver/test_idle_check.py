@@ -39,14 +39,15 @@ def create_anew(group: FakeGroup, records: int) -> None:
 def asked_between(group: FakeGroup, monkeypatch: pytest.MonkeyPatch, run: Callable[[], None]) -> set[str]:
     """The calls that asked brokers while `run` ran. A call for topics counts if it reached a broker."""
     asked = set()
-    for name in ("end_offsets", "start_offsets", "log_ranges", "committed", "commit", "describe", "topics_named"):
-        call = getattr(group, name)
+    of_logs = [(group.logs, name) for name in ("ends", "starts", "ranges")]
+    for owner, name in (*of_logs, *((group, name) for name in ("committed", "commit", "describe", "topics_named"))):
+        call = getattr(owner, name)
 
         def noted(*args: object, name: str = name, call: Callable[..., object] = call, **more: object) -> object:
             asked.add(name)
             return call(*args, **more)
 
-        monkeypatch.setattr(group, name, noted)
+        monkeypatch.setattr(owner, name, noted)
     seen_at_ms = group.topics_seen_at_ms
     run()
     return asked | ({"topics"} if group.topics_seen_at_ms != seen_at_ms else set())
@@ -58,7 +59,7 @@ def test_idle_triggers_ask_brokers_for_end_offsets_alone(
 ) -> None:
     group, driver = at_rest(world, partitions=2, seats=2, records=10, read_committed=read_committed)
     asked = asked_between(group, monkeypatch, lambda: idle_triggers(group, driver, 20))
-    assert asked == {"end_offsets"}
+    assert asked == {"ends"}
 
 
 def test_an_open_transaction_that_holds_the_end_back_does_not_make_idle_triggers_ask_for_more(
@@ -68,7 +69,7 @@ def test_an_open_transaction_that_holds_the_end_back_does_not_make_idle_triggers
     driver.drain()
     group.stable = {P0: 6}  # as after a change to read_committed: our position is beyond it
     idle_triggers(group, driver, 1)
-    assert asked_between(group, monkeypatch, lambda: idle_triggers(group, driver, 20)) == {"end_offsets"}
+    assert asked_between(group, monkeypatch, lambda: idle_triggers(group, driver, 20)) == {"ends"}
 
 
 def test_topics_are_looked_at_between_the_listing_that_shows_a_move_and_the_plan(world: World) -> None:

@@ -22,7 +22,12 @@ class Listing:
 
 
 class Group:
-    def begin_end_offsets(self, partitions: Collection[TopicPartition], **_: bool) -> Listing:
+    def __init__(self) -> None:
+        self.logs = Logs()
+
+
+class Logs:
+    def begin_ends(self, partitions: Collection[TopicPartition], **_: bool) -> Listing:
         return Listing(partitions)
 
 

@@ -162,8 +162,9 @@ def test_idle_triggers_ask_brokers_for_end_offsets_alone_without_a_leader(
         later(group)
         assert not driver.trigger()
     asked: list[str] = []
-    for name in ("start_offsets", "log_ranges", "committed", "commit", "describe"):
-        monkeypatch.setattr(group, name, lambda *_, name=name, **__: asked.append(name))
+    of_logs = [(group.logs, name) for name in ("starts", "ranges")]
+    for owner, name in (*of_logs, *((group, name) for name in ("committed", "commit", "describe"))):
+        monkeypatch.setattr(owner, name, lambda *_, name=name, **__: asked.append(name))
     for _ in range(10):
         later(group)
         assert not driver.trigger()
@@ -193,16 +194,16 @@ def test_where_a_leader_answers_some_questions_only_its_partition_waits(
 ) -> None:
     group, driver = world(partitions=2, records=10)
     driver.drain()
-    start_offsets = group.start_offsets
+    starts = group.logs.starts
 
     def silent(tps: list[TopicPartition], patience_ms: int) -> object:
         group.out_of_reach[P1] = lambda: True
         try:
-            return start_offsets(tps, patience_ms)
+            return starts(tps, patience_ms)
         finally:
             del group.out_of_reach[P1]
 
-    monkeypatch.setattr(group, "start_offsets", silent)
+    monkeypatch.setattr(group.logs, "starts", silent)
     group.produce(P1, 5)
     for _ in range(3):
         produce_and_read(group, driver)
@@ -524,16 +525,16 @@ def test_a_stream_does_not_end_before_a_partition_without_a_leader_is_read(world
 
 def test_nothing_is_read_past_a_stop_that_no_leader_tells(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     group, driver = world(partitions=2, records=10, ending=by_timestamp("endingTimestamp")("5000"))
-    offsets_at = group.offsets_at
+    at = group.logs.at
 
     def silent(timestamps: dict[TopicPartition, int], patience_ms: int, **more: bool) -> object:
         group.out_of_reach[P1] = lambda: True
         try:
-            return offsets_at(timestamps, patience_ms, **more)
+            return at(timestamps, patience_ms, **more)
         finally:
             del group.out_of_reach[P1]
 
-    monkeypatch.setattr(group, "offsets_at", silent)
+    monkeypatch.setattr(group.logs, "at", silent)
     driver.trigger()
     driver.trigger()
     assert driver.rows == {P0: [(0, 5)]}

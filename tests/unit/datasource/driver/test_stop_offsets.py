@@ -1,6 +1,6 @@
 """A stream with an end: no partition is read past its stop, and the query tells when all stand there.
 
-In the model the record at offset n is of the n-th second of 1970 (`FakeGroup.offsets_at`).
+In the model the record at offset n is of the n-th second of 1970 (`FakeLogs.at`).
 """
 
 import json
@@ -115,13 +115,13 @@ def test_a_stop_by_timestamp_is_looked_up_once_in_a_busy_boundary_until_it_is_kn
 ) -> None:
     group, driver = world(partitions=2, records=10, ending=until_each(12, 25))
     asked: list[set[TopicPartition]] = []
-    offsets_at = group.offsets_at
+    at = group.logs.at
 
     def watched(timestamps: Mapping[TopicPartition, int], patience_ms: int, **more: bool) -> Answers[int]:
         asked.extend([set(timestamps)] if timestamps else [])
-        return offsets_at(timestamps, patience_ms, **more)
+        return at(timestamps, patience_ms, **more)
 
-    monkeypatch.setattr(group, "offsets_at", watched)
+    monkeypatch.setattr(group.logs, "at", watched)
     driver.drain()
     assert asked == [{P0, P1}], "nothing is new after the first batch"
     asked.clear()
