@@ -237,7 +237,10 @@ def _periods(batches: Sequence[Batch]) -> Iterator[_OwnedPeriod]:
             owned = batch.end.owned.get(tp)
             if owned is None or owned.period != period.period:
                 period.wall_over_at_s = batch.wall_planned_at_s
-                period.handed_over = owned is None and tp not in batch.end.lost
+                # A topic that was created anew has no entry among the lost ones, whatever ended the period.
+                there = batch.end.topics.get(tp.topic)
+                same_topic = there is not None and there.topic_id == period.period.topic_id
+                period.handed_over = same_topic and owned is None and tp not in batch.end.lost
                 before[tp] = open_periods.pop(tp)
                 yield before[tp]
         for tp, owned in batch.end.owned.items():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from chaos.collect import commit_of, conversions, expulsions_by_brokers, joins, planned_batches
-from chaos.evidence import Commit, Join, Span
+from chaos.evidence import ApplicationEvidence, Batch, Commit, Expulsion, Join, Span
 
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
 from spark_kgroup.model import TopicPartition
@@ -61,6 +61,22 @@ def test_evidence_of_a_checkpoint_is_what_each_batch_reads(tmp_path: Path) -> No
     first, second = planned_batches(tmp_path)
     assert (first.start, first.done, first.spans) == (EMPTY, True, [Span(TP, 0, 8)])
     assert (second.start, second.done, second.spans) == (first.end, False, [Span(TP, 8, 20)])
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "exposed"),
+    [("id", []), ("another id", [Span(TP, 0, 8)])],
+    ids=["handed over", "its topic was created anew meanwhile"],
+)
+def test_a_seat_that_was_removed_exposes_its_last_batch_unless_it_had_handed_it_over(
+    topic_id: str, exposed: list[Span]
+) -> None:
+    first = Batch(number=0, start=EMPTY, end=position(8), wall_planned_at_s=1.0)
+    without = Checkpoint(topics={"orders": Topic(topic_id=topic_id, first_sight=1)})
+    second = Batch(number=1, start=first.end, end=without, wall_planned_at_s=30.0)
+    removed = Expulsion(seat="main-0", wall_from_s=10.0, wall_to_s=10.0)
+    evidence = ApplicationEvidence(name="main", batches=[first, second], rows=[], expulsions=[removed])
+    assert evidence.exposed([]) == exposed
 
 
 @pytest.mark.parametrize(
