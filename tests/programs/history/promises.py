@@ -212,9 +212,14 @@ def members_live(history: History) -> Iterator[Violation]:
 
 
 def the_rest_goes_on(history: History) -> Iterator[Violation]:
-    """While one fault lasts, spared partitions are read soon, or a query's end names the fault within its bound."""
+    """While one fault lasts, spared partitions are read soon, or a query's end names the fault within its bound.
+
+    A batch was decided before it is read. One that was under way when the fault began, and needs records of a partition
+    that is not spared, holds up its query until it has them.
+    """
     for lasting in history.lasting:
-        if any(_names(lasting, end) for end in history.ended):
+        held_up_until_s = _held_up_until_s(history, lasting)
+        if any(_names(lasting, end) for end in history.ended) or held_up_until_s > lasting.until_s - lasting.goes_on_s:
             continue
         done_at = _first_delivery(history)
         for log in [(str(topic), int(partition)) for topic, partition in lasting.spared]:
@@ -227,10 +232,31 @@ def the_rest_goes_on(history: History) -> Iterator[Violation]:
             ]
             if not watched:
                 yield Violation(f"{lasting.fault}, {_name(log)}", "nothing was produced meanwhile: nothing is shown")
-            late = [r for r in watched if done_at.get(r.value, float("inf")) > _moment(r.wall_at_s) + lasting.goes_on_s]
+            late = [
+                record
+                for record in watched
+                if done_at.get(record.value, float("inf"))
+                > max(_moment(record.wall_at_s), held_up_until_s) + lasting.goes_on_s
+            ]
             if late:
                 what = f"{len(late)} of {len(watched)} records were not read within {lasting.goes_on_s:g} s"
                 yield Violation(f"{lasting.fault}, {_name(log)}", f"{what}, {late[0].value!r} first")
+
+
+def _held_up_until_s(history: History, lasting: Lasting) -> float:
+    """When sinks showed the batches that the fault found under way, and that need what it touches, or 0 without any.
+
+    Once the fault has begun, no batch is given records of a partition that it touches. So a query's first batch after
+    that moment was under way if it has such a record.
+    """
+    spared = {(str(topic), int(partition)) for topic, partition in lasting.spared}
+    first: dict[str, int] = {}
+    for row in history.sunk:
+        if _moment(row.wall_at_s) > lasting.wall_at_s:
+            first[row.reader] = min(first.get(row.reader, row.batch), row.batch)
+    under_way = [row for row in history.sunk if first.get(row.reader) == row.batch]
+    needed = {row.reader for row in under_way if (row.topic, row.partition) not in spared}
+    return max((_moment(row.wall_at_s) for row in under_way if row.reader in needed), default=0.0)
 
 
 def a_lasting_fault_is_named(history: History) -> Iterator[Violation]:

@@ -273,6 +273,29 @@ def test_a_spared_partition_that_is_late_is_found() -> None:
     assert liveness(replace(lasting(COUNT), sunk=late)) == ["the rest goes on"]
 
 
+@pytest.mark.parametrize(
+    ("until_s", "needs_what_is_broken", "kept"),
+    [(12.0, True, True), (12.0, False, False), (23.0, True, True), (23.0, False, False)],
+    ids=["held up by a range of it", "held up by nothing", "held up to the end by a range of it", "silent to the end"],
+)
+def test_a_batch_that_the_fault_found_under_way_may_wait_for_the_broken_partition(
+    until_s: float, needs_what_is_broken: bool, kept: bool
+) -> None:
+    """Record 4 is produced when the fault begins."""
+    held = [offset for offset in OFFSETS if offset >= 4 and offset + 1.5 <= until_s]
+    rows = [*sunk(OFFSETS[:4], 0), *sunk(held, 1, at=until_s), *sunk(OFFSETS[4 + len(held) :], 2)]
+    if needs_what_is_broken:
+        rows.append(Sunk("main", TOPIC, 1, 0, "of a broken partition", 1, "part-1", until_s))
+    history = replace(lasting(COUNT, warned=[Warned("main", "waiting for broker 2", 9.0)]), sunk=rows)
+    assert liveness(history) == ([] if kept else ["the rest goes on"])
+
+
+def test_a_batch_that_was_under_way_excuses_no_silence_after_it() -> None:
+    rows = [*sunk(OFFSETS[:4], 0), *sunk([4], 1, at=7.0), Sunk("main", TOPIC, 1, 0, "broken", 1, "part-1", 7.0)]
+    history = replace(lasting(COUNT, warned=[Warned("main", "waiting for broker 2", 9.0)]), sunk=rows)
+    assert liveness(history) == ["the rest goes on"]
+
+
 def test_a_spared_partition_without_records_shows_nothing() -> None:
     assert liveness(lasting(COUNT, fault=LASTING._replace(spared=[[TOPIC, 0], [TOPIC, 1]]))) == ["the rest goes on"]
 
