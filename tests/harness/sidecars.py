@@ -15,7 +15,9 @@ from harness.both_readers import leaders_of
 from harness.reader_option import READER
 from harness.waiting import wait_for
 from pyspark_kgroup.driver.registry.registry import Registry
+from pyspark_kgroup.driver.registry.requests import Requests
 from pyspark_kgroup.driver.registry.seats import Scan
+from pyspark_kgroup.driver.registry.server import RegistryServer
 from pyspark_kgroup.executor.sidecar_dir import RecentFailures, SidecarDir, sidecar_dir_of
 from pyspark_kgroup.executor.worker.registry_client import RegistryClient
 from pyspark_kgroup.executor.worker.sidecar_start import SidecarClient, SidecarUnavailable
@@ -66,7 +68,8 @@ class Query:
     Args:
         owned: seat -> partitions of `topic` it owns.
         leaders: finds the leaders of partitions, when the query begins.
-        homes_serve_others, key: as `Registry` takes them.
+        homes_serve_others: as `Registry` takes it.
+        key: as `RegistryServer` takes it.
 
     Attributes:
         tags: partition -> its log's tag. An absent partition has the tag of the beginning.
@@ -91,7 +94,8 @@ class Query:
         self.topic = topic
         self.tags: dict[int, str] = {}
         self.owned = dict(owned)
-        self.registry = Registry(sorted(owned), key=key, bind_host="127.0.0.1", homes_serve_others=homes_serve_others)
+        self.registry = Registry(sorted(owned), homes_serve_others=homes_serve_others)
+        self.server = RegistryServer(Requests(self.registry), key=key, bind_host="127.0.0.1")
         self.settings = ReadSettings(
             consumer_config=checked.consumer_config(),
             reader=checked.reader,
@@ -104,11 +108,11 @@ class Query:
         self._batches = count()
 
     def __enter__(self) -> "Query":
-        self.registry.start()
+        self.server.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.registry.close()
+        self.server.close()
 
     def plan(self, ranges: Mapping[int, tuple[int, int]], *, batch: str | None = None) -> list[TicketPayload]:
         """The tickets of the next batch, which reads these offsets: partition -> (start, end)."""
@@ -150,8 +154,8 @@ class Query:
             settings=self.settings,
             registry=RegistryAccess(
                 host="127.0.0.1",
-                port=self.registry.port,
-                key=self.registry.key,
+                port=self.server.port,
+                key=self.server.key,
                 query=self.registry.query,
                 prefetch_bytes=self._prefetch_bytes,
                 idle_ms=self._idle_ms,
@@ -168,7 +172,7 @@ class Query:
         return [row for ticket in tickets for row in rows_of(self._workers[executor].read(ticket))]
 
     def place(self, executor: Executor) -> SidecarDir:
-        return sidecar_dir_of(executor, self.registry.key)
+        return sidecar_dir_of(executor, self.server.key)
 
 
 def read_on(executor: Executor, ticket: TicketPayload) -> Iterator[pa.RecordBatch]:

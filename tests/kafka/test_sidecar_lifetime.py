@@ -71,7 +71,7 @@ def test_a_sidecar_ends_with_its_executor(query: Query, executor: Executor, how:
 def test_a_sidecar_ends_with_its_query(query: Query, executor: Executor) -> None:
     pids, folder = begun(query, executor), query.place(executor).folder
     since_s = time.monotonic()
-    query.registry.close()
+    query.server.close()
     assert_gone(pids, folder, since_s)
 
 
@@ -109,8 +109,8 @@ def test_a_sidecar_and_its_servers_are_no_children_of_the_worker(query: Query, e
 def test_the_key_of_a_query_is_in_no_argument_and_no_environment(query: Query, executor: Executor) -> None:
     for pid in begun(query, executor):
         command_line = Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
-        assert query.registry.key.hex().encode() not in command_line
-        assert query.registry.key not in command_line
+        assert query.server.key.hex().encode() not in command_line
+        assert query.server.key not in command_line
 
 
 def test_a_sidecar_inherits_no_descriptor_of_the_worker(query: Query, executor: Executor) -> None:

@@ -118,7 +118,7 @@ def test_a_large_batch_comes_in_many_and_in_order(query: Query, executor: Execut
 def test_a_ticket_travels_and_is_read_again_with_the_same_rows(one_seat: Query, executor: Executor) -> None:
     (ticket,) = one_seat.plan(spans(100, 2_000))
     travelled: TicketPayload = pickle.loads(pickle.dumps(ticket))
-    assert repr(one_seat.registry.key) not in repr(ticket)
+    assert repr(one_seat.server.key) not in repr(ticket)
     first = rows_of(read_on(executor, travelled))
     again = rows_of(read_on(executor, travelled))
     assert sorted(first) == sorted(again) == directly(one_seat, 100, 2_000)
@@ -357,7 +357,7 @@ def test_a_fixed_ticket_needs_no_registry_and_a_late_one_says_what_is_wrong(
     with pytest.raises(SeatRefused, match="ticket 0 of scan 77"):
         list(read_on(executor, unknown))
     sidecars = sidecars_of(query, executor)
-    query.registry.close()
+    query.server.close()
     await_gone(sidecars)
     rows = [row for ticket in fixed for row in rows_of(read_on(executor, ticket))]
     assert sorted(rows) == directly(query, 0, 100)
@@ -375,7 +375,7 @@ def test_a_sidecar_is_started_when_the_registry_can_be_reached_again(query: Quer
     assert sorted(row for ticket in fixed for row in rows_of(read_on(executor, ticket))) == sorted(rows)
     assert len(sidecars_of(query, executor)) == 1
     wait_for(lambda: query.registry.counts().warm_reads == 2, "both to be served by the seats' servers", 10)
-    query.registry.close()
+    query.server.close()
     wait_for(lambda: not query.place(executor).folder.exists(), "nothing to be left", 10)
 
 
@@ -389,7 +389,7 @@ def test_a_folder_may_lie_deeper_than_a_sockets_name_is_long(
     for first in (0, 100):
         assert sorted(query.run(executor, spans(first, first + 100))) == directly(query, first, first + 100)
     wait_for(lambda: query.registry.counts().warm_reads == 4, "all to be served by the seats' servers", 10)
-    query.registry.close()
+    query.server.close()
     wait_for(lambda: list(deep.iterdir()) == [], "nothing to be left", 10)
 
 

@@ -61,7 +61,7 @@ class Query:
         self._executors = Executors(options, bounded=bounded, on_durable=self._on_durable)
         self._run = ThisRun(options.group_id, options.instance_id_prefix, process=token_hex(4))
         self._latest: Checkpoint | None = None
-        self._skipped = SkippedBatches(self._executors.is_untouched, lambda: self._executors.counts().accepted > 0)
+        self._skipped = SkippedBatches(self._executors.is_untouched, self._executors.was_reached)
         self._seat_count: SeatCount | None = None
         self._registered: Sequence[str] = ()
         self._last_batch: tuple[int, int] | None = None  # seats with data, and when it was planned (ms)

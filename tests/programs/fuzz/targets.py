@@ -12,13 +12,16 @@ from random import Random
 from typing import Any, cast
 
 from fuzz.frames import Maker
-from pyspark_kgroup.driver.registry.registry import Registry, _Peer
+from pyspark_kgroup.driver.registry.peers import Peer, Peers
+from pyspark_kgroup.driver.registry.registry import Registry
+from pyspark_kgroup.driver.registry.requests import Requests
 from pyspark_kgroup.errors import ChannelEnded, KeyRefused
 from pyspark_kgroup.executor.sidecar import sidecar, sidecar_query
-from pyspark_kgroup.shared.channel import REGISTRY, Challenge, Frames, Message, _mac, frame
+from pyspark_kgroup.shared.channel import REGISTRY, Challenge, Frames, Message, _mac, frame, new_key
 from pyspark_kgroup.shared.messages import parse
 from spark_kgroup.admin.describe_command import as_object, lines_of
 from spark_kgroup.assignors import assignor
+from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import KgroupError, WireError
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember, MemberConfig, State
@@ -255,12 +258,13 @@ class Channels:
     def __init__(self, rng: Random) -> None:
         self._rng = rng
         self._maker = Maker(rng)
-        self._registry = Registry(["s-0", "s-1"])
-        self._registry.query = "q"
+        registry = Registry(["s-0", "s-1"])
+        registry.query = "q"
+        self._peers = Peers(Requests(registry), key=new_key(), clock=monotonic_ms)
         self._honest, self._honest_transport = self._admit()
         self._say(self._honest, self._hello("honest", None))
         self._honest_transport.sent.clear()
-        self._peer: _Peer | None = None
+        self._peer: Peer | None = None
 
     def take(self) -> str:
         if self._peer is None or self._transport.ended:
@@ -324,15 +328,15 @@ class Channels:
         else:
             self._peer, self._transport = self._connect()
 
-    def _connect(self) -> tuple[_Peer, _Transport]:
-        peer, transport = _Peer(self._registry), _Transport()
+    def _connect(self) -> tuple[Peer, _Transport]:
+        peer, transport = Peer(self._peers), _Transport()
         peer.connection_made(cast("asyncio.BaseTransport", transport))
         return peer, transport
 
-    def _admit(self) -> tuple[_Peer, _Transport]:
+    def _admit(self) -> tuple[Peer, _Transport]:
         peer, transport = self._connect()
         nonce = bytes.fromhex(self._only(transport)["nonce"])
-        proof = _mac(self._registry.key, "client", REGISTRY, nonce, bytes(32)).hex()
+        proof = _mac(self._peers.key, "client", REGISTRY, nonce, bytes(32)).hex()
         self._say(peer, {"nonce": bytes(32).hex(), "mac": proof})
         if transport.ended:
             raise Wrong("a peer with the key was turned away")
@@ -355,7 +359,7 @@ class Channels:
         return message
 
     @staticmethod
-    def _say(peer: _Peer, message: Message) -> None:
+    def _say(peer: Peer, message: Message) -> None:
         peer.data_received(frame(message))
 
     def _cut(self, raw: bytes) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""A model group with Spark's driver in front of it, on the clock of the group, and a registry that listens."""
+"""A model group with Spark's driver in front of it, on the clock of the group, and a registry with its server."""
 
 from collections.abc import Callable, Iterator
 
@@ -7,6 +7,8 @@ from harness.fake_driver import COMMITTED_OR_EARLIEST, Driver
 from harness.fake_group import FakeGroup
 
 from pyspark_kgroup.driver.registry.registry import Registry
+from pyspark_kgroup.driver.registry.requests import Requests
+from pyspark_kgroup.driver.registry.server import RegistryServer
 from pyspark_kgroup.options.offset_bound import OffsetBound
 
 World = Callable[..., tuple[FakeGroup, Driver]]
@@ -33,11 +35,18 @@ def world() -> World:
 
 
 @pytest.fixture
-def registry() -> Iterator[Registry]:
+def registry() -> Registry:
     """The registry of a query with one seat, which has no range to read in batch 0."""
     registry = Registry(["g-0"])
     registry.query = "q"
-    registry.start()
     registry.plan("0", {"g-0": [[]]}, {})
-    yield registry
-    registry.close()
+    return registry
+
+
+@pytest.fixture
+def server(registry: Registry) -> Iterator[RegistryServer]:
+    """Where executors reach the registry."""
+    server = RegistryServer(Requests(registry))
+    server.start()
+    yield server
+    server.close()

@@ -15,7 +15,7 @@ from fuzz.run import run
 from harness.fake_broker import NO_THROTTLE, FakeBroker, Raw, on_a_loop, until
 from kio.schema.errors import ErrorCode as KioErrorCode
 
-from pyspark_kgroup.driver.registry.registry import Registry
+from pyspark_kgroup.driver.registry.peers import Peers
 from spark_kgroup.errors import WireError
 from spark_kgroup.member.classic import State
 from spark_kgroup.model import MemberIdentity
@@ -77,11 +77,11 @@ def test_a_hang_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_end_of_another_connection_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def end_all(registry: Registry, _: Any) -> None:
-        for peer in list(registry._peers):
+    def end_all(peers: Peers, _: Any) -> None:
+        for peer in list(peers._connected):
             peer.end()
 
-    monkeypatch.setattr(Registry, "on_ended", end_all)
+    monkeypatch.setattr(Peers, "on_ended", end_all)
     assert any("ended the connection of an honest one" in found for found in run(200, 7).verdict())
 
 

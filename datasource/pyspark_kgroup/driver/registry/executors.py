@@ -18,6 +18,7 @@ from pyspark_kgroup.shared.tickets import Mode, Position, Range, RegistryAccess,
 
 if TYPE_CHECKING:
     from pyspark_kgroup.driver.registry.registry import Registry
+    from pyspark_kgroup.driver.registry.server import RegistryServer
     from pyspark_kgroup.shared.application_key import ApplicationKey
 
 _LOOPBACK: Final = "127.0.0.1"
@@ -26,6 +27,8 @@ _LOOPBACK: Final = "127.0.0.1"
 
 class Executors:
     """The executors of one query. Without a registry, nothing is known of them, and tickets are bound when planned.
+
+    Spark's thread uses it. The group's thread asks it for homes and racks alone, when seats join and commit.
 
     Args:
         options: of the query.
@@ -38,12 +41,13 @@ class Executors:
         self._bounded = bounded
         self._on_durable = on_durable
         self._registry: Registry | None = None
+        self._server: RegistryServer | None = None
         self._key: ApplicationKey | None = None
 
     def start(
         self, seats: Sequence[str], remembered: Mapping[str, int], *, on_spark: bool, on_this_host: Callable[[], bool]
     ) -> bool:
-        """Start the registry that executors ask which seat to read.
+        """Start the registry that executors ask which seat to read, and its server.
 
         Under AvailableNow without a limit one batch reads all: a sidecar would take longer to start than it saves. On
         Windows a sidecar cannot run.
@@ -62,6 +66,8 @@ class Executors:
             return False
         # Imported while the seats join: that takes 16 ms (measured).
         from pyspark_kgroup.driver.registry.registry import Registry
+        from pyspark_kgroup.driver.registry.requests import Requests
+        from pyspark_kgroup.driver.registry.server import RegistryServer
         from pyspark_kgroup.shared.application_key import hold_key, key_folder
         from pyspark_kgroup.shared.token_callback import CALLBACK
 
@@ -69,24 +75,23 @@ class Executors:
             folder = key_folder(os.getppid())  # with a callback, its module may be on the path of our workers alone
             self._key = hold_key(folder) if folder is not None else None
         here = self._options.registry_host is None and on_this_host()
-        registry = Registry(
-            seats,
+        registry = Registry(seats, homes_serve_others=self._options.homes_serve_others)
+        registry.sizes.remember(remembered)
+        server = RegistryServer(
+            Requests(registry, on_durable=self._on_durable),
             key=self._key.value if self._key is not None else None,
-            homes_serve_others=self._options.homes_serve_others,
             bind_host=_LOOPBACK if here else "",
             port=self._options.registry_port,
-            on_durable=self._on_durable,
         )
-        registry.start()
-        registry.sizes.remember(remembered)
-        self._registry = registry
+        server.start()
+        self._registry, self._server = registry, server
         return True
 
     def stop(self) -> None:
-        """End the registry. Executors' sidecars see that and end, too."""
-        if self._registry is not None:
-            self._registry.close()
-            self._registry = None
+        """End the registry and its server. Executors' sidecars see that and end, too."""
+        if self._server is not None:
+            self._server.close()
+            self._registry = self._server = None
 
     def release_key(self) -> None:
         """Let the application's key go with its last stream reader. Safe to call twice."""
@@ -133,11 +138,15 @@ class Executors:
         """Totals of reads since the query was started."""
         return self._registry.counts() if self._registry is not None else Counts()
 
+    def was_reached(self) -> bool:
+        """Whether an executor has shown the key to the registry's server."""
+        return self._server is not None and self._server.counts().accepted > 0
+
     def reader(self) -> Mapping[str, Any]:
         """Where the user's own process finds this reader (`listener`), as progress shows it. Empty if it cannot."""
-        if self._registry is None or self._key is None:
+        if self._registry is None or self._server is None or self._key is None:
             return {}
-        where = {"port": self._registry.port, "query": self._registry.query}
+        where = {"port": self._server.port, "query": self._registry.query}
         return {"reader": {"folder": str(self._key.folder), **where}}
 
     def plan(
@@ -154,12 +163,12 @@ class Executors:
 
     def access(self) -> RegistryAccess | None:
         """Where and how a task reaches the registry, or None if it has all that it needs."""
-        if self._registry is None:
+        if self._registry is None or self._server is None:
             return None
         return RegistryAccess(
-            host=self._options.registry_host or self._registry.bind_host or None,
-            port=self._registry.port,
-            key=self._registry.key,
+            host=self._options.registry_host or self._server.bind_host or None,
+            port=self._server.port,
+            key=self._server.key,
             query=self._registry.query,
             prefetch_bytes=self._options.prefetch_bytes,
             tells_sizes=self._options.limit.size_bytes is not None,

@@ -19,7 +19,7 @@ from spark_kgroup.seat_note import Author, SeatNote
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Events that a registry has counted since it started.
+    """Bindings and reads that a registry has counted since it started.
 
     Attributes:
         guest_bindings: tickets bound to a seat that has its home elsewhere.
@@ -28,9 +28,6 @@ class Counts:
         direct_reads: reads that workers did directly, as far as they could tell us.
         rows: rows of all of them.
         rows_ready: rows that a seat's server had there already when it was asked.
-        accepted: connections whose peer has shown the key.
-        refused: connections whose peer has not.
-        silent: connections whose peer has left without sending a byte: a worker that was killed, or a port scan.
     """
 
     guest_bindings: int = 0
@@ -39,9 +36,6 @@ class Counts:
     direct_reads: int = 0
     rows: int = 0
     rows_ready: int = 0
-    accepted: int = 0
-    refused: int = 0
-    silent: int = 0
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})

@@ -12,6 +12,8 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup import durable_ends
 from pyspark_kgroup.driver.registry.registry import Registry
+from pyspark_kgroup.driver.registry.requests import Requests
+from pyspark_kgroup.driver.registry.server import RegistryServer
 from pyspark_kgroup.durable_ends import DurableEnds
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
@@ -22,6 +24,8 @@ P0 = TopicPartition("t", 0)
 FOLDER = "/the/drivers"
 
 World = Callable[..., tuple[FakeGroup, Driver]]
+Where = dict[str, Any]
+"""Where the listener finds a reader, as progress shows it."""
 
 
 # -------------------------------------------------------------------------------------------------- the boundary
@@ -69,26 +73,27 @@ def digests() -> list[str]:
 
 
 @pytest.fixture
-def reader(digests: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    registry = Registry(["g-0"], bind_host="127.0.0.1", on_durable=digests.append)
-    registry.start()
+def reader(digests: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Where]:
+    registry = Registry(["g-0"])
+    server = RegistryServer(Requests(registry, on_durable=digests.append), bind_host="127.0.0.1")
+    server.start()
 
     def find_key(folder: Path) -> bytes | None:
-        return registry.key if str(folder) == FOLDER else None
+        return server.key if str(folder) == FOLDER else None
 
     monkeypatch.setattr(application_key, "find_key", find_key)
     monkeypatch.setattr(durable_ends, "DURABLE_TOLD_AFTER_MS", 50)
-    yield registry
-    registry.close()
+    yield {"folder": FOLDER, "port": server.port, "query": registry.query}
+    server.close()
 
 
-def progress(registry: Registry, end: Checkpoint, **changed: Any) -> dict[str, Any]:
-    where = {"folder": FOLDER, "port": registry.port, "query": registry.query, **changed}
+def progress(reader: Where, end: Checkpoint, **changed: Any) -> dict[str, Any]:
+    where = {**reader, **changed}
     return {"sources": [{"endOffset": end.to_json(), "latestOffset": {**end.to_json(), "reader": where}}]}
 
 
 def test_a_query_without_progress_for_a_while_has_its_last_end_told_to_its_reader(
-    world: World, reader: Registry, digests: list[str]
+    world: World, reader: Where, digests: list[str]
 ) -> None:
     group, driver = world(records=10)
     ends = DurableEnds()
@@ -109,7 +114,7 @@ def test_a_query_without_progress_for_a_while_has_its_last_end_told_to_its_reade
     ids=["folder", "no folder", "port", "no port", "query"],
 )
 def test_a_reader_that_is_not_there_any_more_disturbs_nobody(
-    world: World, reader: Registry, digests: list[str], changed: dict[str, Any]
+    world: World, reader: Where, digests: list[str], changed: dict[str, Any]
 ) -> None:
     _, driver = world(records=10)
     driver.trigger()
@@ -121,7 +126,7 @@ def test_a_reader_that_is_not_there_any_more_disturbs_nobody(
     assert digests == [driver.durable.digest]
 
 
-def test_a_run_that_is_over_is_told_nothing(world: World, reader: Registry) -> None:
+def test_a_run_that_is_over_is_told_nothing(world: World, reader: Where) -> None:
     _, driver = world(records=10)
     driver.trigger()
     ends = DurableEnds()

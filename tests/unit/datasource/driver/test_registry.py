@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from queue import Queue
 from typing import Any
@@ -21,11 +20,14 @@ from typing import Any
 import pytest
 from harness.waiting import wait_for
 
-from pyspark_kgroup.driver.registry import registry as registry_module
+from pyspark_kgroup.driver.registry import requests as requests_module
 from pyspark_kgroup.driver.registry import seats as seats_module
+from pyspark_kgroup.driver.registry.peers import Admissions
 from pyspark_kgroup.driver.registry.registry import Registry
 from pyspark_kgroup.driver.registry.reporting import Counts
+from pyspark_kgroup.driver.registry.requests import Requests
 from pyspark_kgroup.driver.registry.seats import Scan
+from pyspark_kgroup.driver.registry.server import RegistryServer
 from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.limits import REGISTRY_PORT_WAIT_MS
 from pyspark_kgroup.shared.channel import Channel, Message, connect, frame
@@ -66,20 +68,31 @@ def plan(registry: Registry, batch: int, seats: Sequence[str] = SEATS) -> Scan:
 
 
 @pytest.fixture
-def registry(request: pytest.FixtureRequest) -> Iterator[Registry]:
+def registry(request: pytest.FixtureRequest) -> Registry:
     registry = Registry(getattr(request, "param", SEATS))
     registry.query = "q"
-    registry.start()
-    yield registry
-    registry.close()
+    return registry
 
 
 @pytest.fixture
-def dial(registry: Registry) -> Iterator[Dial]:
+def server(registry: Registry) -> Iterator[RegistryServer]:
+    server = RegistryServer(Requests(registry))
+    server.start()
+    yield server
+    server.close()
+
+
+def of_its_own(**options: Any) -> RegistryServer:
+    """A server that a test starts and closes itself, of a registry that it does not look at."""
+    return RegistryServer(Requests(Registry(SEATS)), **options)
+
+
+@pytest.fixture
+def dial(server: RegistryServer) -> Iterator[Dial]:
     dialled: list[Channel] = []
 
     def connected() -> Channel:
-        dialled.append(connect(("127.0.0.1", registry.port), registry.key))
+        dialled.append(connect(("127.0.0.1", server.port), server.key))
         return dialled[-1]
 
     yield connected
@@ -170,8 +183,8 @@ HERE, THERE = ["here", 1, "1/1/1"], ["there", 2, "1/1/1"]
 
 @pytest.fixture
 def _sooner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry_module, "SUCCEEDED_SIDECAR_SILENCE_MS", 1_500)
-    monkeypatch.setattr(registry_module, "SUCCESSOR_WAIT_MS", 3_000)
+    monkeypatch.setattr(requests_module, "SUCCEEDED_SIDECAR_SILENCE_MS", 1_500)
+    monkeypatch.setattr(requests_module, "SUCCESSOR_WAIT_MS", 3_000)
 
 
 def greet(channel: Channel, address: list[object]) -> None:
@@ -253,24 +266,23 @@ BAD: list[Message] = [
 
 
 def test_a_bad_message_of_a_peer_with_the_key_ends_its_connection_alone(
-    registry: Registry, sidecar: Sidecar, dial: Dial, caplog: pytest.LogCaptureFixture
+    registry: Registry, server: RegistryServer, sidecar: Sidecar, dial: Dial, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = sidecar("1")
     plan(registry, 0)
-    before = registry.counts()
     for message in BAD:
         channel = dial()
         channel.send(message)
         with pytest.raises(ChannelEnded):
             channel.receive(30)
     assert beat(other) == []
-    assert registry.counts() == replace(before, accepted=before.accepted + len(BAD))
+    assert (registry.counts(), server.counts()) == (Counts(), Admissions(accepted=1 + len(BAD)))
     assert {record.levelname for record in caplog.records} == {"WARNING"}  # and no traceback of asyncio's
     assert "Is the same version of spark-kgroup installed" in caplog.text
 
 
 def test_a_registry_without_descriptors_says_so_once_and_serves_those_it_has(
-    registry: Registry, sidecar: Sidecar, caplog: pytest.LogCaptureFixture
+    server: RegistryServer, sidecar: Sidecar, caplog: pytest.LogCaptureFixture
 ) -> None:
     channel = sidecar("1")
     unauthenticated = [socket.socket() for _ in range(2)]
@@ -280,7 +292,7 @@ def test_a_registry_without_descriptors_says_so_once_and_serves_those_it_has(
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(fillers) + 1, hard))
     try:
         for sock in unauthenticated:
-            sock.connect(("127.0.0.1", registry.port))
+            sock.connect(("127.0.0.1", server.port))
         wait_for(lambda: "ulimit -n" in caplog.text, "the warning")
         assert beat(channel) == []
     finally:
@@ -382,7 +394,7 @@ def test_a_served_read_is_counted_and_makes_its_seat_warm(registry: Registry, si
     assert beat(channel) == ["g-0", "g-1"]
     assert {seat: home.warm for seat, home in registry.homes().items()} == {"g-0": True, "g-1": False}
     assert registry.counts() == Counts(
-        guest_bindings=1, warm_reads=1, network_reads=1, direct_reads=1, rows=18, rows_ready=10, accepted=1
+        guest_bindings=1, warm_reads=1, network_reads=1, direct_reads=1, rows=18, rows_ready=10
     )
     assert (registry.sizes.of("t"), registry.sizes.of("u")) == (200, None)
 
@@ -455,7 +467,7 @@ def test_a_host_that_vanished_is_noticed_by_its_silence(
     registry: Registry, sidecar: Sidecar, dial: Dial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection never ends by itself. A worker's connection may be silent: it reports its read at the end."""
-    monkeypatch.setattr(registry_module, "SIDECAR_SILENCE_MS", 1_000)
+    monkeypatch.setattr(requests_module, "SIDECAR_SILENCE_MS", 1_000)
     silent, alive = sidecar("1"), sidecar("2")
     worker = dial()
     scan = plan(registry, 0)
@@ -544,8 +556,7 @@ def test_of_batches_with_many_ranges_only_the_last_two_are_kept(
 def test_a_port_that_stays_taken_names_the_option() -> None:
     waits_s: list[float] = []
     with socket.create_server(("", 0)) as taken, pytest.raises(OptionError, match="registryPort"):
-        Registry(
-            SEATS,
+        of_its_own(
             port=taken.getsockname()[1],
             clock=lambda: round(1_000 * sum(waits_s)),
             wait_s=waits_s.append,
@@ -556,20 +567,20 @@ def test_a_port_that_stays_taken_names_the_option() -> None:
 def test_the_port_of_a_stream_reader_that_is_on_its_way_out_is_waited_for() -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        registry = Registry(SEATS, port=port, wait_s=lambda _: taken.close())  # freed between two tries
-        registry.start()
+        server = of_its_own(port=port, wait_s=lambda _: taken.close())  # freed between two tries
+        server.start()
         assert taken.fileno() == -1
-        connect(("127.0.0.1", registry.port), registry.key).close()
-        registry.close()
+        connect(("127.0.0.1", server.port), server.key).close()
+        server.close()
 
 
 def test_a_registry_listens_on_the_given_address() -> None:
-    registry = Registry(SEATS, bind_host="127.0.0.9")
-    registry.start()
-    connect(("127.0.0.9", registry.port), registry.key).close()
+    server = of_its_own(bind_host="127.0.0.9")
+    server.start()
+    connect(("127.0.0.9", server.port), server.key).close()
     with pytest.raises(ChannelEnded):
-        connect(("127.0.0.1", registry.port), registry.key)
-    registry.close()
+        connect(("127.0.0.1", server.port), server.key)
+    server.close()
 
 
 def loopback_addresses() -> Iterator[str]:
@@ -580,12 +591,12 @@ def loopback_addresses() -> Iterator[str]:
             yield address
 
 
-def test_a_registry_listens_on_all_addresses_of_this_host_by_default(registry: Registry) -> None:
+def test_a_registry_listens_on_all_addresses_of_this_host_by_default(server: RegistryServer) -> None:
     """Also as Spark writes them: those of IPv6 in brackets."""
     addresses = list(loopback_addresses())
     for address in [*addresses, *(f"[{address}]" for address in addresses)]:
-        connect((address, registry.port), registry.key).close()
-    wait_for(lambda: registry.counts().accepted == 2 * len(addresses), "all of them")
+        connect((address, server.port), server.key).close()
+    wait_for(lambda: server.counts().accepted == 2 * len(addresses), "all of them")
     assert addresses
 
 
@@ -599,14 +610,14 @@ def test_a_registry_without_ipv6_listens_on_ipv4(monkeypatch: pytest.MonkeyPatch
         return create_server(*given, family=family, **more)
 
     monkeypatch.setattr(socket, "create_server", without_ipv6)
-    registry = Registry(SEATS)
-    registry.start()
-    connect(("127.0.0.1", registry.port), registry.key).close()
-    registry.close()
+    server = of_its_own()
+    server.start()
+    connect(("127.0.0.1", server.port), server.key).close()
+    server.close()
 
 
 def test_each_registry_has_a_key_of_its_own_and_does_not_show_it() -> None:
-    one, two = Registry(SEATS), Registry(SEATS)
+    one, two = of_its_own(), of_its_own()
     assert len(one.key) == len(two.key) == 32
     assert one.key != two.key
     assert one.key.hex() not in repr(one)
@@ -619,14 +630,14 @@ def descriptors() -> set[str]:
 def test_closing_leaves_no_thread_and_no_socket() -> None:
     """With executors, unauthenticated peers and one that reads no answers on the line. Some may be about to connect."""
     before, threads = descriptors(), set(threading.enumerate())
-    registry = Registry(SEATS)
-    registry.start()
-    address = ("127.0.0.1", registry.port)
-    channels = [connect(address, registry.key) for _ in range(3)]
+    server = of_its_own()
+    server.start()
+    address = ("127.0.0.1", server.port)
+    channels = [connect(address, server.key) for _ in range(3)]
     ask(channels[0], "hello", executor=executor("1"), sidecar=True)
     fill(channels[1])
     unauthenticated = [socket.create_connection(address) for _ in range(20)]
-    registry.close()
+    server.close()
     assert set(threading.enumerate()) == threads
     for sock in [*unauthenticated, *(channel.socket for channel in channels)]:
         sock.settimeout(30)
@@ -636,8 +647,8 @@ def test_closing_leaves_no_thread_and_no_socket() -> None:
         sock.close()
     assert descriptors() == before
     with pytest.raises(ChannelEnded):
-        connect(address, registry.key)
-    registry.close()
+        connect(address, server.key)
+    server.close()
 
 
 def fill(channel: Channel) -> None:
@@ -652,15 +663,17 @@ def fill(channel: Channel) -> None:
 
 
 def test_a_registry_that_was_not_started_can_be_closed() -> None:
-    Registry(SEATS).close()
+    of_its_own().close()
 
 
 PROGRAM = """
 import sys
 from pyspark_kgroup.driver.registry.registry import Registry
-registry = Registry(["g-0"])
-registry.start()
-print(registry.port, registry.key.hex(), flush=True)
+from pyspark_kgroup.driver.registry.requests import Requests
+from pyspark_kgroup.driver.registry.server import RegistryServer
+server = RegistryServer(Requests(Registry(["g-0"])))
+server.start()
+print(server.port, server.key.hex(), flush=True)
 sys.stdin.read()
 """
 

@@ -19,8 +19,9 @@ from pathlib import Path
 import pytest
 from harness.waiting import wait_for
 
-from pyspark_kgroup.driver.registry import registry as registry_module
+from pyspark_kgroup.driver.registry import peers as peers_module
 from pyspark_kgroup.driver.registry.registry import Registry
+from pyspark_kgroup.driver.registry.server import RegistryServer
 from pyspark_kgroup.limits import REGISTRY_UNAUTHENTICATED_MAX
 from pyspark_kgroup.shared.channel import Channel, Message, connect, frame, new_key
 
@@ -40,8 +41,8 @@ KEY = new_key()
 
 
 @pytest.fixture
-def sidecar(registry: Registry) -> Iterator[Channel]:
-    channel = connect(("127.0.0.1", registry.port), registry.key)
+def sidecar(registry: Registry, server: RegistryServer) -> Iterator[Channel]:
+    channel = connect(("127.0.0.1", server.port), server.key)
     hello = {"op": "hello", "query": registry.query, "executor": EXECUTOR, "sidecar": True, "address": None}
     channel.send({"id": 0, **hello})
     assert channel.receive(30) == {"op": "welcome", "id": 0, "serves_others": False}
@@ -101,38 +102,38 @@ UNAUTHENTICATED: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("kind", UNAUTHENTICATED)
 def test_an_unauthenticated_peer_learns_a_nonce_and_changes_nothing(
-    registry: Registry, sidecar: Channel, kind: str
+    registry: Registry, server: RegistryServer, sidecar: Channel, kind: str
 ) -> None:
     bind(sidecar)
     homes = registry.homes()
-    with socket.create_connection(("127.0.0.1", registry.port)) as peer:
+    with socket.create_connection(("127.0.0.1", server.port)) as peer:
         nonce = greeting(peer)
         assert len(nonce) == 32
         peer.sendall(UNAUTHENTICATED[kind](nonce))
         assert all_that_it_says(peer) == b""
-    wait_for(lambda: registry.counts().refused == 1, "the refusal")
+    wait_for(lambda: server.counts().refused == 1, "the refusal")
     assert registry.homes() == homes
-    assert registry.counts().accepted == 1
+    assert server.counts().accepted == 1
     assert bind(sidecar)["seat"] == "g-0"
 
 
-def test_a_peer_that_leaves_without_a_word_is_not_one_that_was_refused(registry: Registry) -> None:
+def test_a_peer_that_leaves_without_a_word_is_not_one_that_was_refused(server: RegistryServer) -> None:
     """A worker that was killed while it connected, or a look whether the port is open: it deserves no warning."""
-    with socket.create_connection(("127.0.0.1", registry.port)) as silent:
+    with socket.create_connection(("127.0.0.1", server.port)) as silent:
         greeting(silent)
-    with socket.create_connection(("127.0.0.1", registry.port)) as peer:
+    with socket.create_connection(("127.0.0.1", server.port)) as peer:
         greeting(peer)
         peer.sendall(frame({"op": "heartbeat"}))
         assert all_that_it_says(peer) == b""
-    wait_for(lambda: (registry.counts().silent, registry.counts().refused) == (1, 1), "both to be gone")
+    wait_for(lambda: (server.counts().silent, server.counts().refused) == (1, 1), "both to be gone")
 
 
-def test_the_hand_made_proof_is_right(registry: Registry) -> None:
+def test_the_hand_made_proof_is_right(server: RegistryServer) -> None:
     """Else the tests beside it would pass in vain."""
-    with socket.create_connection(("127.0.0.1", registry.port)) as peer:
-        peer.sendall(proof(registry.key, greeting(peer)))
+    with socket.create_connection(("127.0.0.1", server.port)) as peer:
+        peer.sendall(proof(server.key, greeting(peer)))
         assert len(greeting_of_mac(peer)) == 32
-        wait_for(lambda: registry.counts().accepted == 1, "trust")
+        wait_for(lambda: server.counts().accepted == 1, "trust")
 
 
 def greeting_of_mac(sock: socket.socket) -> bytes:
@@ -140,16 +141,16 @@ def greeting_of_mac(sock: socket.socket) -> bytes:
     return bytes.fromhex(json.loads(sock.recv(count, socket.MSG_WAITALL))["mac"])
 
 
-def test_a_recorded_handshake_is_refused(registry: Registry) -> None:
-    with socket.create_connection(("127.0.0.1", registry.port)) as honest:
-        recorded = proof(registry.key, greeting(honest)) + frame(BIND)
+def test_a_recorded_handshake_is_refused(server: RegistryServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as honest:
+        recorded = proof(server.key, greeting(honest)) + frame(BIND)
         honest.sendall(recorded)
         greeting_of_mac(honest)
-    with socket.create_connection(("127.0.0.1", registry.port)) as peer:
+    with socket.create_connection(("127.0.0.1", server.port)) as peer:
         greeting(peer)
         peer.sendall(recorded)
         assert all_that_it_says(peer) == b""
-    assert registry.counts().accepted == 1
+    assert server.counts().accepted == 1
 
 
 HALVES = {"nothing": b"", "half a length": bytes(2), "half a frame": struct.pack(">I", 100) + b'{"nonce":'}
@@ -157,25 +158,25 @@ HALVES = {"nothing": b"", "half a length": bytes(2), "half a frame": struct.pack
 
 @pytest.mark.parametrize("kind", HALVES)
 def test_half_open_connections_end_in_time(
-    registry: Registry, sidecar: Channel, kind: str, monkeypatch: pytest.MonkeyPatch
+    server: RegistryServer, sidecar: Channel, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry_module, "CHANNEL_HANDSHAKE_MS", 100)
-    with socket.create_connection(("127.0.0.1", registry.port)) as peer:
+    monkeypatch.setattr(peers_module, "CHANNEL_HANDSHAKE_MS", 100)
+    with socket.create_connection(("127.0.0.1", server.port)) as peer:
         greeting(peer)
         peer.sendall(HALVES[kind])
         assert all_that_it_says(peer) == b""
     assert bind(sidecar)["seat"] == "g-0"
 
 
-def test_an_unauthenticated_peer_that_half_closes_is_dropped_at_once(registry: Registry) -> None:
-    with socket.create_connection(("127.0.0.1", registry.port)) as peer:
+def test_an_unauthenticated_peer_that_half_closes_is_dropped_at_once(server: RegistryServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as peer:
         greeting(peer)
         peer.shutdown(socket.SHUT_WR)
         assert all_that_it_says(peer) == b""
 
 
-def test_the_oldest_of_too_many_unauthenticated_peers_is_dropped(registry: Registry) -> None:
-    address = ("127.0.0.1", registry.port)
+def test_the_oldest_of_too_many_unauthenticated_peers_is_dropped(server: RegistryServer) -> None:
+    address = ("127.0.0.1", server.port)
     peers = [socket.create_connection(address) for _ in range(REGISTRY_UNAUTHENTICATED_MAX + 10)]
     for oldest in peers[:10]:
         greeting(oldest)
@@ -189,10 +190,10 @@ def test_the_oldest_of_too_many_unauthenticated_peers_is_dropped(registry: Regis
 
 
 def test_unauthenticated_peers_hold_no_more_descriptors_of_the_driver_than_there_may_be_of_them(
-    registry: Registry,
+    server: RegistryServer,
 ) -> None:
     at_rest = len(os.listdir("/proc/self/fd"))
-    crowd = [socket.create_connection(("127.0.0.1", registry.port)) for _ in range(REGISTRY_UNAUTHENTICATED_MAX + 150)]
+    crowd = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(REGISTRY_UNAUTHENTICATED_MAX + 150)]
     assert len(greeting(crowd[-1])) == 32
     held = len(os.listdir("/proc/self/fd")) - at_rest - len(crowd)
     assert 0 < held <= REGISTRY_UNAUTHENTICATED_MAX + 1
@@ -200,38 +201,38 @@ def test_unauthenticated_peers_hold_no_more_descriptors_of_the_driver_than_there
         peer.close()
 
 
-def test_a_host_that_holds_many_connections_loses_its_own(registry: Registry) -> None:
+def test_a_host_that_holds_many_connections_loses_its_own(server: RegistryServer) -> None:
     """However slowly an executor on another host answers: as on a machine with too much to do."""
-    address = ("127.0.0.1", registry.port)
+    address = ("127.0.0.1", server.port)
     slow = socket.create_connection(address)
     nonce = greeting(slow)
     crowd = [
         socket.create_connection(address, source_address=("127.0.0.2", 0))
         for _ in range(2 * REGISTRY_UNAUTHENTICATED_MAX)
     ]
-    wait_for(lambda: registry.counts().refused == len(crowd) - REGISTRY_UNAUTHENTICATED_MAX + 1, "all to be taken")
-    slow.sendall(proof(registry.key, nonce))
+    wait_for(lambda: server.counts().refused == len(crowd) - REGISTRY_UNAUTHENTICATED_MAX + 1, "all to be taken")
+    slow.sendall(proof(server.key, nonce))
     assert len(greeting_of_mac(slow)) == 32
     for peer in (slow, *crowd):
         peer.close()
 
 
 def test_more_executors_than_there_may_be_are_turned_away(
-    registry: Registry, sidecar: Channel, monkeypatch: pytest.MonkeyPatch
+    server: RegistryServer, sidecar: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry_module, "REGISTRY_CONNECTIONS_MAX", 1)
-    with socket.create_connection(("127.0.0.1", registry.port)) as second:
-        second.sendall(proof(registry.key, greeting(second)))
+    monkeypatch.setattr(peers_module, "REGISTRY_CONNECTIONS_MAX", 1)
+    with socket.create_connection(("127.0.0.1", server.port)) as second:
+        second.sendall(proof(server.key, greeting(second)))
         assert all_that_it_says(second) == b""
     assert bind(sidecar)["seat"] == "g-0"
 
 
 def test_a_peer_that_never_reads_is_disconnected(
-    registry: Registry, sidecar: Channel, monkeypatch: pytest.MonkeyPatch
+    server: RegistryServer, sidecar: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its requests stay in the kernels' buffers and its own. Other peers are served."""
-    monkeypatch.setattr(registry_module, "CHANNEL_SEND_MS", 500)
-    deaf = connect(("127.0.0.1", registry.port), registry.key)
+    monkeypatch.setattr(peers_module, "CHANNEL_SEND_MS", 500)
+    deaf = connect(("127.0.0.1", server.port), server.key)
     deaf.socket.settimeout(30)
     deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     requests = frame({**BIND, "id": "x" * 100_000})
@@ -270,11 +271,11 @@ def dropped_by_the_kernel() -> int:
 
 
 def test_a_flood_of_connections_disturbs_nobody(
-    registry: Registry, sidecar: Channel, caplog: pytest.LogCaptureFixture
+    server: RegistryServer, sidecar: Channel, caplog: pytest.LogCaptureFixture
 ) -> None:
     """10,000 connections as fast as they can be made: a sidecar binds on, and newcomers with the key get in."""
     caplog.set_level(logging.DEBUG)
-    address = ("127.0.0.1", registry.port)
+    address = ("127.0.0.1", server.port)
     binds = newcomers = 0
     slowest_s = 0.0
     begun_s, dropped_before = time.monotonic(), dropped_by_the_kernel()
@@ -286,7 +287,7 @@ def test_a_flood_of_connections_disturbs_nobody(
             slowest_s = max(slowest_s, time.monotonic() - asked_s)
             binds += 1
             if binds % 10 == 0:
-                newcomer = connect(address, registry.key)
+                newcomer = connect(address, server.key)
                 assert bind(newcomer)["seat"] == "g-0"
                 newcomer.close()
                 newcomers += 1
@@ -301,28 +302,28 @@ def test_a_flood_of_connections_disturbs_nobody(
     dropped_max = dropped_by_the_kernel() - dropped_before  # those that were reset before there was room in the backlog
 
     def taken() -> int:  # a reset may overtake the peer's message
-        return registry.counts().refused + registry.counts().silent
+        return server.counts().refused + server.counts().silent
 
     wait_for(lambda: taken() >= FLOOD - dropped_max, "the count of all of them")
     assert taken() <= FLOOD
-    assert registry.counts().accepted == newcomers + 1
+    assert server.counts().accepted == newcomers + 1
     warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert 1 <= len(warnings) <= 1 + took_s / 60
     assert "did not show" in warnings[0]
-    assert registry.key.hex() not in caplog.text
+    assert server.key.hex() not in caplog.text
 
 
 def test_refusals_are_logged_at_most_once_in_a_while_with_their_number(
-    registry: Registry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    server: RegistryServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry_module, "REGISTRY_REFUSALS_LOGGED_MS", 1_500)
+    monkeypatch.setattr(peers_module, "REGISTRY_REFUSALS_LOGGED_MS", 1_500)
 
     def counts() -> list[int]:
         return [int(record.getMessage().split()[0]) for record in caplog.records]
 
     for expected in (7, 14):
         for _ in range(7):
-            with socket.create_connection(("127.0.0.1", registry.port)) as peer:
+            with socket.create_connection(("127.0.0.1", server.port)) as peer:
                 peer.sendall(frame({}))
                 all_that_it_says(peer)
         wait_for(partial(lambda count: sum(counts()) == count, expected), "all of them to be told")

@@ -3,16 +3,17 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from pyspark_kgroup.driver.registry.registry import Registry, _Peer
+from pyspark_kgroup.driver.registry.registry import Registry
+from pyspark_kgroup.driver.registry.requests import Requests
 from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.executor.sidecar import sidecar, sidecar_query
 from pyspark_kgroup.executor.sidecar.seat_server import _serve_of
 from pyspark_kgroup.shared.channel import Message
-from pyspark_kgroup.shared.messages import parse
+from pyspark_kgroup.shared.messages import QueryMessage, parse
 from pyspark_kgroup.shared.tickets import Range
 
 MESSAGES = 50_000
@@ -121,20 +122,28 @@ def understood(read: Callable[[Message], object], seed: int) -> Counter[bool]:
 class Unconnected:
     """As much of a connection as requests look at."""
 
-    sidecar_of = None
-    deadline_ms = 0
+    host = ""
+    port = 0
+    patience_ms = 0
+
+    def expect_within(self, silence_ms: int) -> None:
+        pass
+
+    def respond(self, response: QueryMessage | None) -> None:
+        pass
 
 
 def test_the_registry_understands_a_request_or_ends_its_connection() -> None:
     registry = Registry(["g-0", "g-1"])
     registry.query = "q"
-    peers = [cast("_Peer", Unconnected()) for _ in range(5)]
+    requests = Requests(registry)
+    peers = [Unconnected() for _ in range(5)]
     random = Random(1)
 
     def read(message: Message) -> None:
         if random.random() < 0.001:
             registry.plan(str(random.random()), {"g-0": [[Range("t", 0, 0, 1)]], "g-1": [[Range("t", 1, 0, 1)]]}, {})
-        registry.answer(random.choice(peers), parse(message))
+        requests.answer(random.choice(peers), parse(message))
 
     outcomes = understood(read, 1)
     assert min(outcomes.values()) > MESSAGES / 20

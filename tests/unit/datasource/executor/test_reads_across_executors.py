@@ -21,7 +21,7 @@ from harness.sidecars import (
 )
 from harness.waiting import wait_for
 
-from pyspark_kgroup.driver.registry import registry as registry_module
+from pyspark_kgroup.driver.registry import requests as requests_module
 from pyspark_kgroup.errors import ChannelEnded, KeyRefused, RegistryUnreachable
 from pyspark_kgroup.executor.worker import ticket_reader
 from pyspark_kgroup.executor.worker.ticket_reader import Worker
@@ -105,7 +105,7 @@ def test_a_home_that_cannot_be_reached_costs_the_first_worker_alone_time(
     query: Query, home: Executor, guest: Executor, address: SidecarAddress
 ) -> None:
     with firewalled_port() as port:
-        query.registry._sidecars[home.key].address = address._replace(port=port)
+        query.registry._sidecars[home.key] = address._replace(port=port)
         for _ in range(3):
             assert query.run(guest, NO_RECORDS) == []
         wait_for(lambda: counted(query) == (1, 0, 3), "all to be read directly")
@@ -146,7 +146,7 @@ def test_an_executor_that_cannot_reach_the_driver_asks_by_way_of_another_one(
     wait_for(lambda: counted(query) == (1, 2, 0), "both reads to be served over the network")
     warnings = [each.getMessage() for each in caplog.records if "cannot reach port" in each.getMessage()]
     assert len(warnings) == 1
-    assert f"Executor 2 on host here cannot reach port {query.registry.port}" in warnings[0]
+    assert f"Executor 2 on host here cannot reach port {query.server.port}" in warnings[0]
     assert "by way of executor 1" in warnings[0]
     assert "`registryPort`" in warnings[0]
     assert query.plan(NO_RECORDS)[0].mode is Mode.LATE, "the batch was bound by all of its tickets"
@@ -156,11 +156,11 @@ def test_only_the_first_worker_of_an_executor_behind_a_firewall_waits_for_the_dr
     query: Query, guest: Executor, behind_a_firewall: TicketPayload
 ) -> None:
     assert list(Worker(guest).read(behind_a_firewall)) == []
-    accepted = query.registry.counts().accepted
+    accepted = query.server.counts().accepted
     assert behind_a_firewall.registry is not None
-    reached = with_registry_at(query.registry.port, behind_a_firewall)  # it would be, but no worker tries
+    reached = with_registry_at(query.server.port, behind_a_firewall)  # it would be, but no worker tries
     assert list(Worker(guest).read(reached)) == []
-    assert query.registry.counts().accepted == accepted
+    assert query.server.counts().accepted == accepted
 
 
 def test_an_executor_behind_a_firewall_counts_its_direct_reads_by_way_of_another_one(
@@ -199,7 +199,7 @@ def test_a_peer_without_the_key_learns_nothing_and_disturbs_nobody(
     with pytest.raises(KeyRefused):
         connect((address.host, address.port), new_key(), address.server)
     with pytest.raises(KeyRefused):  # a proof for another sidecar does not count here
-        connect((address.host, address.port), query.registry.key, address._replace(executor="other").server)
+        connect((address.host, address.port), query.server.key, address._replace(executor="other").server)
     silent = [socket.create_connection((address.host, address.port)) for _ in range(100)]
     assert query.run(guest, NO_RECORDS) == []
     wait_for(lambda: counted(query) == (1, 1, 0), "the read to be served over the network")
@@ -226,7 +226,7 @@ def test_unauthenticated_peers_hold_no_more_descriptors_of_a_sidecar_than_there_
     crowd[-1].settimeout(30)
     assert crowd[-1].recv(1), "all were taken, and the last one was greeted"
     assert len(os.listdir(f"/proc/{pid}/fd")) <= at_rest + SIDECAR_UNAUTHENTICATED_MAX + 1
-    with connect((address.host, address.port), query.registry.key, address.server).socket:
+    with connect((address.host, address.port), query.server.key, address.server).socket:
         pass  # a peer with the key is heard meanwhile
     for each in crowd:
         each.close()
@@ -256,7 +256,7 @@ BAD: list[Message] = [
 def test_a_bad_message_over_the_network_ends_its_connection_alone(
     query: Query, home: Executor, address: SidecarAddress, message: Message
 ) -> None:
-    peer = connect((address.host, address.port), query.registry.key, address.server)
+    peer = connect((address.host, address.port), query.server.key, address.server)
     peer.send({**message, "query": query.registry.query} if message.get("query") == "QUERY" else message)
     with pytest.raises(ChannelEnded, match="hung up"):
         peer.receive(30)
@@ -267,7 +267,7 @@ def test_a_bad_message_over_the_network_ends_its_connection_alone(
 def test_a_ticket_that_the_registry_refuses_is_refused_by_way_of_a_sidecar_as_well(
     query: Query, guest: Executor, address: SidecarAddress
 ) -> None:
-    peer = connect((address.host, address.port), query.registry.key, address.server)
+    peer = connect((address.host, address.port), query.server.key, address.server)
     assert peer.ask(Hello(query=query.registry.query, executor=guest, sidecar=False), 30) == Welcome(
         serves_others=False
     )
@@ -282,7 +282,7 @@ def test_a_sidecar_refuses_to_serve_a_seat_that_has_its_home_elsewhere(
         (ticket,) = query.plan(NO_RECORDS)
         list(read_on(other, ticket))
         (its,) = [one for one in query.registry.sidecars() if one.executor == other.key]
-        peer = connect((its.host, its.port), query.registry.key, its.server)
+        peer = connect((its.host, its.port), query.server.key, its.server)
         answer = peer.ask(ReadAtHome(query=query.registry.query, scan=ticket.scan_id, ticket=0), 30)
         assert isinstance(answer, ReadDirectly)
         assert answer.home is None
@@ -295,7 +295,7 @@ def test_a_home_serves_nobody_elsewhere_if_records_are_to_stay_on_their_executor
         assert query.run(home, NO_RECORDS) == []
         (address,) = query.registry.sidecars()
         (ticket,) = query.plan(NO_RECORDS)
-        peer = connect((address.host, address.port), query.registry.key, address.server)
+        peer = connect((address.host, address.port), query.server.key, address.server)
         peer.say(ReadAtHome(query=query.registry.query, scan=ticket.scan_id, ticket=0))
         with pytest.raises(ChannelEnded, match="hung up"):
             peer.hear(30)
@@ -306,7 +306,7 @@ def test_a_home_serves_nobody_elsewhere_if_records_are_to_stay_on_their_executor
 def test_a_sidecar_that_hangs_is_replaced_by_the_next_worker_that_finds_it_silent(
     query: Query, home: Executor, guest: Executor, address: SidecarAddress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry_module, "SUCCEEDED_SIDECAR_SILENCE_MS", 500)
+    monkeypatch.setattr(requests_module, "SUCCEEDED_SIDECAR_SILENCE_MS", 500)
     (hung,) = sidecars_of(query, home)
     os.kill(hung, signal.SIGSTOP)
     start_sidecar(home, query.plan(NO_RECORDS)[0])

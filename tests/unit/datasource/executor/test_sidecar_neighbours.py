@@ -43,7 +43,7 @@ def sidecar(query: Query, executor: Executor) -> Iterator[int]:
     assert query.run(executor, NO_RECORDS) == []
     (pid,) = sidecars_of(query, executor)
     yield pid
-    query.registry.close()
+    query.server.close()
     await_gone([pid])
 
 
@@ -167,7 +167,7 @@ def test_a_bad_message_to_the_sidecar_ends_its_connection_alone(query: Query, ex
 def of_a_worker(query: Query, executor: Executor) -> Channel:
     place = query.place(executor)
     with place.short_socket_path() as path:
-        return connect(path, query.registry.key, place.server)
+        return connect(path, query.server.key, place.server)
 
 
 ACCOUNT: Message = {"op": "served", "seat": "seat-0", "by": "worker", "rows": 0, "ready": 0, "sizes": []}
@@ -215,7 +215,7 @@ def test_a_worker_that_sidecars_hang_up_on_asks_the_registry(query: Query, execu
 
         def hang_up() -> None:
             for _ in range(5):
-                channel = accept(listener.accept()[0], query.registry.key, place.server)
+                channel = accept(listener.accept()[0], query.server.key, place.server)
                 asked.append(channel.receive(30))
                 channel.close()
 
@@ -253,7 +253,7 @@ def test_a_sidecar_that_runs_out_of_descriptors_says_so_and_is_replaced_after_th
     (other,) = wait_for(lambda: sidecars_of(query, executor), "another one to listen", 30)
     assert query.run(executor, NO_RECORDS) == []
     wait_for(lambda: query.registry.counts().warm_reads == 2, "the third read to be served by the seat's server", 30)
-    query.registry.close()
+    query.server.close()
     await_gone([other])
     assert standard_error.read_text().count("ulimit -n") == 1
 

@@ -63,11 +63,11 @@ def test_a_query_that_ends_leaves_the_seats_of_another_where_they_are(
         read_at_home(query, executor)
     (sidecar,) = sidecars_of(one, executor)
     servers = seat_servers_of(sidecar)
-    one.registry.close()
+    one.server.close()
     read_at_home(other, executor)
     assert sidecars_of(other, executor) == [sidecar]
     assert seat_servers_of(sidecar) == servers
-    other.registry.close()
+    other.server.close()
     await_gone([sidecar, *servers])
     assert not other.place(executor).folder.exists()
 
@@ -105,7 +105,7 @@ def test_a_hung_server_takes_the_seats_of_its_process_along_and_they_come_back(
 
 def report_hung(query: Query, executor: Executor, seat: str) -> None:
     place = query.place(executor)
-    channel = connect(place.socket, query.registry.key, place.server)
+    channel = connect(place.socket, query.server.key, place.server)
     channel.say(Hung(query=query.registry.query, seat=seat))
     channel.close()
 
@@ -126,7 +126,7 @@ def test_a_worker_of_a_query_that_the_sidecar_does_not_know_yet_reads_directly_a
 def test_a_failure_with_one_query_is_none_of_another(queries: tuple[Query, Query], executor: Executor) -> None:
     one, other = queries
     (ticket, *_) = one.plan(NO_RECORDS)
-    one.registry.close()
+    one.server.close()
     start_sidecar(executor, ticket)
     assert [mark.name for mark in one.place(executor).folder.glob("no-*")] == [f"no-sidecar-{one.registry.query}"]
     read_at_home(other, executor)

@@ -12,6 +12,8 @@ from harness.odd_servers import Listener, firewalled_port
 from harness.sidecars import let_retry_time_pass, sleeping_executor, with_registry_at
 
 from pyspark_kgroup.driver.registry.registry import Registry
+from pyspark_kgroup.driver.registry.requests import Requests
+from pyspark_kgroup.driver.registry.server import RegistryServer
 from pyspark_kgroup.errors import RegistryUnreachable
 from pyspark_kgroup.executor import sidecar_dir
 from pyspark_kgroup.executor.sidecar_dir import RecentFailures, SidecarDir, sidecar_dir_of
@@ -50,15 +52,15 @@ def fixed_ticket(port: int, key: bytes) -> TicketPayload:
 
 
 @pytest.fixture
-def firewalled(registry: Registry) -> Iterator[TicketPayload]:
+def firewalled(server: RegistryServer) -> Iterator[TicketPayload]:
     """A FIXED ticket of a query whose registry cannot be reached."""
     with firewalled_port() as port:
-        yield fixed_ticket(port, registry.key)
+        yield fixed_ticket(port, server.key)
 
 
 @pytest.fixture
-def place(executor: Executor, registry: Registry) -> SidecarDir:
-    return sidecar_dir_of(executor, registry.key)
+def place(executor: Executor, server: RegistryServer) -> SidecarDir:
+    return sidecar_dir_of(executor, server.key)
 
 
 def took_s(executor: Executor, ticket: TicketPayload, worker: Worker | None = None) -> float:
@@ -69,36 +71,37 @@ def took_s(executor: Executor, ticket: TicketPayload, worker: Worker | None = No
 
 
 @contextmanager
-def registry_at(port: int, key: bytes) -> Iterator[Registry]:
-    registry = Registry(["g-0"], port=port)
-    registry.key, registry.query = key, "q"
+def registry_at(port: int, key: bytes) -> Iterator[RegistryServer]:
+    registry = Registry(["g-0"])
+    registry.query = "q"
     registry.plan("0", {"g-0": [[]]}, {})
-    registry.start()
-    yield registry
-    registry.close()
+    server = RegistryServer(Requests(registry), key=key, port=port)
+    server.start()
+    yield server
+    server.close()
 
 
 def test_only_the_first_worker_waits_for_an_unreachable_registry(
-    registry: Registry, executor: Executor, firewalled: TicketPayload
+    server: RegistryServer, executor: Executor, firewalled: TicketPayload
 ) -> None:
     assert took_s(executor, firewalled) >= CONNECT_MS / 1000
-    took_s(executor, with_registry_at(registry.port, firewalled))  # it would be reached
-    assert registry.counts().accepted == 0
+    took_s(executor, with_registry_at(server.port, firewalled))  # it would be reached
+    assert server.counts().accepted == 0
 
 
 def test_after_the_retry_time_the_registry_is_asked(
-    registry: Registry, executor: Executor, firewalled: TicketPayload, place: SidecarDir
+    server: RegistryServer, executor: Executor, firewalled: TicketPayload, place: SidecarDir
 ) -> None:
     took_s(executor, firewalled)
     let_retry_time_pass(place)
     assert took_s(executor, firewalled) >= CONNECT_MS / 1000
     let_retry_time_pass(place)
-    took_s(executor, with_registry_at(registry.port, firewalled))
-    assert registry.counts().accepted == 1
+    took_s(executor, with_registry_at(server.port, firewalled))
+    assert server.counts().accepted == 1
 
 
 def test_a_late_ticket_asks_the_registry_though_others_found_it_unreachable(
-    registry: Registry, executor: Executor, firewalled: TicketPayload
+    server: RegistryServer, executor: Executor, firewalled: TicketPayload
 ) -> None:
     took_s(executor, firewalled)
     called = threading.Event()
@@ -107,7 +110,7 @@ def test_a_late_ticket_asks_the_registry_though_others_found_it_unreachable(
             late = replace(with_registry_at(nobody.port, firewalled), mode=Mode.LATE, reads=None)
             reading = worker.submit(took_s, executor, late)
             assert called.wait(30)
-        with registry_at(nobody.port, registry.key) as reached:
+        with registry_at(nobody.port, server.key) as reached:
             reading.result()
     assert reached.counts().accepted == 1
 
@@ -138,24 +141,24 @@ def test_workers_that_start_together_wait_together_and_start_no_sidecar(
 
 
 def test_marks_in_a_folder_that_others_can_open_are_not_believed(
-    registry: Registry, executor: Executor, firewalled: TicketPayload, place: SidecarDir
+    server: RegistryServer, executor: Executor, firewalled: TicketPayload, place: SidecarDir
 ) -> None:
     took_s(executor, firewalled)
     place.folder.chmod(0o755)
-    took_s(executor, with_registry_at(registry.port, firewalled))
-    assert registry.counts().accepted == 1
+    took_s(executor, with_registry_at(server.port, firewalled))
+    assert server.counts().accepted == 1
 
 
 def test_a_worker_that_can_leave_no_mark_remembers_the_failure_for_as_long(
-    registry: Registry, executor: Executor, place: SidecarDir, monkeypatch: pytest.MonkeyPatch
+    server: RegistryServer, executor: Executor, place: SidecarDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.folder.mkdir(mode=0o755)
     place.folder.chmod(0o755)
     worker = Worker(executor)
     with firewalled_port() as port:
-        ticket = fixed_ticket(port, registry.key)
+        ticket = fixed_ticket(port, server.key)
         assert took_s(executor, ticket, worker) >= CONNECT_MS / 1000
-    with registry_at(port, registry.key) as reached:
+    with registry_at(port, server.key) as reached:
         took_s(executor, ticket, worker)  # it would be reached
         assert reached.counts().accepted == 0
         monkeypatch.setattr(sidecar_dir, "SIDECAR_RETRY_MS", 0)
