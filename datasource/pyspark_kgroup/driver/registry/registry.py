@@ -138,24 +138,24 @@ class Registry:
         return tuple(random.sample(known, min(len(known), SIDECARS_IN_TICKET)))
 
     def slots(self) -> int:
-        """As `Seats.slots`."""
+        """As `LiveExecutors.slots`."""
         with self._lock:
-            return self._seats.slots()
+            return self._seats.live.slots()
 
     def resize(self, all_seats: Sequence[str]) -> None:
-        """As `Seats.resize`."""
+        """As `SeatHomes.resize`."""
         with self._lock:
-            self._seats.resize(all_seats)
+            self._seats.homes.resize(all_seats)
 
     def homes(self) -> Mapping[str, Home]:
         """Which executor each seat has as its home."""
         with self._lock:
-            return self._seats.homes()
+            return self._seats.homes.living()
 
     def home(self, seat: str) -> Home | None:
         """Which executor one seat has as its home, or None if it has none."""
         with self._lock:
-            return self._seats.home(seat)
+            return self._seats.homes.of(seat)
 
     def counts(self) -> Counts:
         """The bindings and reads so far."""
@@ -190,7 +190,7 @@ class Registry:
                 binding = self._seats.bind(
                     asked.scan, asked.ticket, asked.executor, self._clock(), for_guest=asked.for_guest
                 )
-                home = self._seats.home(binding.seat) if binding.seat is not None else None
+                home = self._seats.homes.of(binding.seat) if binding.seat is not None else None
                 address = self._sidecars.get(home.executor.key) if home is not None else None
         except SeatRefused as refused:
             return Refused(reason=str(refused))
@@ -220,7 +220,7 @@ class Registry:
         self.sizes.add(read.sizes)
         if read.by != "worker" and executor is not None:
             with self._lock:
-                self._seats.on_served(read.seat, executor.key)
+                self._seats.homes.on_served(read.seat, executor.key)
 
 
 def _fits(pieces: Sequence[Sequence[Range]], owned: Sequence[Position]) -> bool:

@@ -3,7 +3,8 @@
 Runs on: driver. Pure: executors, tickets and `now_ms` go in, bindings come out.
 
 The *home* of a seat is the executor whose sidecar runs the seat's server. The batch's two offsets alone decide which
-records are read. This module decides only where. Three laws hold at every moment:
+records are read. This module decides only where: `Seats` which ticket reads which seat, `SeatHomes` which executor is
+home to which seat, and `LiveExecutors` which executors come into question. Three laws hold at every moment:
 
 1. Each seat of a scan, or each piece of its share if that is divided, is bound to exactly one of its tickets, for good.
 2. A home moves for one of two reasons. First, its executor is gone or gets no tasks any more. Second, another executor
@@ -134,41 +135,245 @@ class _Progress:
             del self.unread[seat]
 
 
-class Seats:
-    """Scans, tickets, executors and homes of one query. Not thread-safe.
+class LiveExecutors:
+    """The executors of one query that are here, and which of them get tasks. Not thread-safe: under `Registry`'s lock.
 
-    Memory: one entry for each seat and each live executor, the scans of the last two batches, and as many scans before
-    them as are within `PAST_RANGES_MAX`. There are at most `SCANS_MAX` scans in all.
-
-    Args:
-        all_seats: the seats that this query holds. A replayed batch may name others, from before `members` was made
-            smaller: they are read, but have no home.
+    Memory: one entry for each live executor.
     """
 
-    def __init__(self, all_seats: Sequence[str]) -> None:
-        self._all = tuple(all_seats)
-        self._batch = self._batch_before = ""
-        self._mode = Mode.FIXED
-        self._scans: dict[int, _Progress] = {}
-        self._last_scan = 0
+    def __init__(self) -> None:
+        # Executor -> how many tasks it runs at once.
+        self._cores: dict[str, int] = {}
+        # Sidecars of an executor: two for a moment, when one is replaced before the end of the first is noticed.
+        self._sidecars: Counter[str] = Counter()
+        # Executor -> the tickets that it would have had on average since a batch in which it asked for one.
+        self._missed: dict[str, float] = {}
+        # Executors that have asked for a ticket since the batch began.
+        self._asked: set[str] = set()
+        # Executors that get no tasks, since Spark has excluded them or is about to remove them.
+        self._away: set[str] = set()
+
+    def __contains__(self, key: str) -> bool:
+        """Whether this executor is here, with tasks or without."""
+        return key in self._sidecars
+
+    def __bool__(self) -> bool:
+        """Whether any executor is here, with tasks or without."""
+        return bool(self._sidecars)
+
+    def with_tasks(self) -> list[str]:
+        """Executors that are here and get tasks."""
+        return [key for key in self._sidecars if key not in self._away]
+
+    def slots(self) -> int:
+        """How many tasks all executors together run at once, as far as they are known and get tasks."""
+        return sum(self._cores[key] for key in self.with_tasks())
+
+    def on_joined(self, executor: Executor) -> None:
+        """A sidecar of this executor says hello."""
+        self._sidecars[executor.key] += 1
+        self._cores[executor.key] = executor.cores
+
+    def on_gone(self, key: str) -> bool:
+        """A sidecar ended or fell silent. Returns whether it was the last one of its executor, which is lost then."""
+        self._sidecars[key] -= 1
+        if self._sidecars[key] > 0:
+            return False
+        del self._sidecars[key]
+        for by_executor in (self._missed, self._cores):
+            by_executor.pop(key, None)
+        self._away.discard(key)
+        return True
+
+    def on_asked(self, key: str) -> bool:
+        """An executor asks for a ticket. Returns whether it was away until now."""
+        self._asked.add(key)
+        was_away = key in self._away
+        self._away.discard(key)
+        return was_away
+
+    def on_batch(self, reported: int) -> list[str]:
+        """A batch begins. Of the last one `reported` tickets were asked for.
+
+        Returns:
+            Executors that are away from now on: they asked for no tickets, while others did.
+        """
+        live, asked, self._asked = self.with_tasks(), self._asked, set()
+        away = []
+        for key in live:
+            missed = min(reported / len(live), MISSED_TICKETS_MAX / MISSED_BATCHES_MIN)
+            self._missed[key] = self._missed.get(key, 0.0) + missed if key not in asked else 0.0
+            if self._missed[key] >= MISSED_TICKETS_MAX and len(live) > 1:
+                away.append(key)
+        self._away.update(away)
+        return away
+
+
+class SeatHomes:
+    """Which executor is home to which seat, and which seats have to move. Not thread-safe: under `Registry`'s lock.
+
+    Memory: one entry for each seat and each live executor.
+
+    Args:
+        all_seats: the seats that this query holds.
+        live: the executors that may be homes.
+
+    Attributes:
+        all_seats: the seats that this query holds.
+        free: seats without a living home: those that never had one, then those of lost executors.
+    """
+
+    def __init__(self, all_seats: Sequence[str], live: LiveExecutors) -> None:
+        self.all_seats = tuple(all_seats)
+        self.free = dict.fromkeys(self.all_seats)
+        self._live = live
         self._moves = 0
         self._homes: dict[str, Home] = {}
         # Executor -> the seats it is home to, longest held first. A lost executor's stay until they have a new home.
         self._held: dict[str, dict[str, None]] = {}
-        # Seats without a living home: those that never had one, then those of lost executors.
-        self._free = dict.fromkeys(self._all)
-        # Live executor -> how many tasks it runs at once.
-        self._cores: dict[str, int] = {}
-        # Sidecars of a live executor: two for a moment, when one is replaced before the end of the first is noticed.
-        self._sidecars: Counter[str] = Counter()
-        # Live executor -> the tickets that it would have had on average since a batch in which it asked for one.
-        self._missed: dict[str, float] = {}
-        # Executors that have asked for a ticket since the batch began.
-        self._asked: set[str] = set()
-        # Live executors that get no tasks, since Spark has excluded them or is about to remove them.
-        self._away: set[str] = set()
         # The moves that an even spread needs. None: not known since the last change.
         self._due: dict[str, None] | None = None
+
+    def living(self) -> Mapping[str, Home]:
+        """Seat -> its home, for seats that have a living one."""
+        return {seat: home for seat, home in self._homes.items() if seat not in self.free}
+
+    def of(self, seat: str) -> Home | None:
+        """The seat's living home."""
+        return self._homes.get(seat) if seat not in self.free else None
+
+    def last_of(self, seat: str) -> Home | None:
+        """The home that the seat has or had last, living or not."""
+        return self._homes.get(seat)
+
+    def held(self, key: str) -> dict[str, None]:
+        """The seats that this live executor is home to, longest held first."""
+        return self._held[key]
+
+    def resize(self, all_seats: Sequence[str]) -> None:
+        """The query holds these seats from now on. Seats that it held before have no home any more."""
+        self.free |= {seat: None for seat in all_seats if seat not in self.all_seats}
+        for seat in set(self.all_seats) - set(all_seats):
+            self.free.pop(seat, None)
+            if (home := self._homes.pop(seat, None)) is not None:
+                self._leave_home(seat, home.executor.key)
+        self.all_seats = tuple(all_seats)
+        self._due = None
+
+    def on_executor_joined(self, executor: Executor, now_ms: int) -> None:
+        """An executor is here: it is home again to the seats it had, except those another one took since."""
+        for seat in self._held.setdefault(executor.key, {}):
+            self.free.pop(seat, None)
+            self._homes[seat] = replace(self._homes[seat], executor=executor, since_ms=now_ms, warm=False)
+        self._due = None
+
+    def on_executor_back(self, key: str) -> None:
+        """An executor gets tasks again: it is home again to its seats, except those another took since."""
+        for seat in self._held[key]:
+            self.free.pop(seat, None)
+        self._due = None
+
+    def on_executor_away(self, key: str) -> None:
+        """An executor gets no tasks: its seats are free."""
+        self.free |= self._held[key]
+        self._due = None
+
+    def on_executor_lost(self, key: str) -> None:
+        """An executor has no sidecar any more: its seats are free."""
+        if held := self._held.get(key):
+            self.free |= held
+        else:
+            self._held.pop(key, None)
+        self._due = None
+
+    def on_served(self, seat: str, key: str) -> None:
+        """The seat's server on this executor has served a read: it is warm."""
+        home = self._homes.get(seat)
+        if home is not None and home.executor.key == key:
+            self._homes[seat] = replace(home, warm=True)
+
+    def move(self, seat: str, executor: Executor, now_ms: int) -> None:
+        """Make `executor` the home of `seat`."""
+        if seat in self._homes:
+            self._leave_home(seat, self._homes[seat].executor.key)
+        self.free.pop(seat, None)
+        self._held[executor.key][seat] = None
+        self._moves += 1
+        self._homes[seat] = Home(executor=executor, since_ms=now_ms, move=self._moves)
+        if self._due is not None and seat in self._due:
+            del self._due[seat]  # one move less, and the rest is due as before
+        else:
+            self._due = None
+
+    def _leave_home(self, seat: str, executor: str) -> None:
+        del self._held[executor][seat]
+        if not self._held[executor] and executor not in self._live:
+            del self._held[executor]
+
+    def due_to(self, executor: Executor) -> Iterable[str]:
+        """The seats that may move to `executor`: none unless it is below its even share.
+
+        An executor with exactly its share gets seats only where they do not divide evenly: another executor has two
+        more than it, and executors below the share cannot take them all.
+        """
+        due = self.moves_due()
+        more = len(self._held[executor.key]) - self._share()
+        return due if more < 0 or (more == 0 and len(due) > self._lacking()) else ()
+
+    def moves_due(self) -> dict[str, None]:
+        """The fewest seats that must move until the spread is even (no executor has two more than another).
+
+        Each is taken from the executor that then has the most, the seat that moved last first: seats that came from a
+        lost executor go before those that were here all the time. The executors that ask for tickets take them.
+        """
+        if self._due is not None:
+            return self._due
+        share = self._share()
+        held = [list(self._held[key]) for key in self._live.with_tasks()]
+        too_many = sum(max(0, len(seats) - share - 1) for seats in held)
+        donors = [(-len(seats), -self._homes[seats[-1]].move, seats) for seats in held if seats]
+        heapq.heapify(donors)
+        due: dict[str, None] = {}
+        for _ in range(max(too_many, self._lacking())):
+            _, _, seats = heapq.heappop(donors)
+            due[seats.pop()] = None
+            if seats:
+                heapq.heappush(donors, (-len(seats), -self._homes[seats[-1]].move, seats))
+        self._due = due
+        return due
+
+    def _share(self) -> int:
+        """Seats that each live executor has if they are spread evenly. Some have one more."""
+        return len(self.all_seats) // len(self._live.with_tasks())
+
+    def _lacking(self) -> int:
+        """How many seats must move so that no executor has less than the even share. Free ones need no move."""
+        share = self._share()
+        return max(0, sum(max(0, share - len(self._held[key])) for key in self._live.with_tasks()) - len(self.free))
+
+
+class Seats:
+    """Scans and tickets of one query, and which seat each ticket reads. Not thread-safe: under `Registry`'s lock.
+
+    Memory: the scans of the last two batches, and as many scans before them as are within `PAST_RANGES_MAX`. There are
+    at most `SCANS_MAX` scans in all.
+
+    Args:
+        all_seats: the seats that this query holds. A replayed batch may name others, from before `members` was made
+            smaller: they are read, but have no home.
+
+    Attributes:
+        live: the executors that are here.
+        homes: which of them is home to which seat.
+    """
+
+    def __init__(self, all_seats: Sequence[str]) -> None:
+        self.live = LiveExecutors()
+        self.homes = SeatHomes(all_seats, self.live)
+        self._batch = self._batch_before = ""
+        self._mode = Mode.FIXED
+        self._scans: dict[int, _Progress] = {}
+        self._last_scan = 0
 
     # ------------------------------------------------------------------------------------------------------ scans
 
@@ -189,7 +394,7 @@ class Seats:
         """
         if batch != self._batch:
             self._begin(batch)
-        mode = self._mode if late and self._sidecars else Mode.FIXED
+        mode = self._mode if late and self.live else Mode.FIXED
         self._last_scan += 1
         scan = Scan(
             scan_id=self._last_scan,
@@ -237,9 +442,9 @@ class Seats:
         """
         if len(seats) < 2 or len(set(seats)) < len(seats):
             return len(seats)
-        homes = self.homes()
+        homes = self.homes.living()
         busiest = max(Counter(homes[seat].executor.key for seat in seats if seat in homes).values(), default=0)
-        return max(len(seats), min(len(self._all), (busiest + 1) * len(self._live())))
+        return max(len(seats), min(len(self.homes.all_seats), (busiest + 1) * len(self.live.with_tasks())))
 
     def _begin(self, batch: str) -> None:
         last = [progress for progress in self._scans.values() if progress.batch == self._batch]
@@ -247,23 +452,9 @@ class Seats:
         reported = sum(len(progress.bound) for progress in last)
         if asked > 0:  # a batch without data has no tickets, and is no proof either way
             self._mode = Mode.LATE if reported == asked else Mode.FIXED
-        self._look_for_away(reported)
+        for key in self.live.on_batch(reported):
+            self.homes.on_executor_away(key)
         self._batch_before, self._batch = self._batch, batch
-
-    def _look_for_away(self, reported: int) -> None:
-        """Free the seats of executors that ask for no tickets, while others asked for `reported` in the last batch."""
-        live, asked, self._asked = self._live(), self._asked, set()
-        for key in live:
-            missed = min(reported / len(live), MISSED_TICKETS_MAX / MISSED_BATCHES_MIN)
-            self._missed[key] = self._missed.get(key, 0.0) + missed if key not in asked else 0.0
-            if self._missed[key] >= MISSED_TICKETS_MAX and len(live) > 1:
-                self._away.add(key)
-                self._free |= self._held[key]
-                self._due = None
-
-    def _live(self) -> list[str]:
-        """Executors that are here and get tasks."""
-        return [key for key in self._sidecars if key not in self._away]
 
     def bind(self, scan_id: int, ticket: int, executor: Executor, now_ms: int, *, for_guest: bool = False) -> Binding:
         """Say what `ticket` reads. Asked again by any executor, the answer names the same seat and piece.
@@ -289,9 +480,9 @@ class Seats:
         if part is None:
             return Binding(seat=None, at_home=False)
         may_be_home = self._may_be_home(executor)
-        if part.seat in self._free and may_be_home and not for_guest:
-            self._move(part.seat, executor, now_ms)
-        at_home = may_be_home and part.seat in self._held[executor.key]
+        if part.seat in self.homes.free and may_be_home and not for_guest:
+            self.homes.move(part.seat, executor, now_ms)
+        at_home = may_be_home and part.seat in self.homes.held(executor.key)
         return Binding(seat=part.seat, piece=part.piece, at_home=at_home)
 
     def _part_of(self, progress: _Progress, ticket: int, executor: Executor, now_ms: int) -> Part | None:
@@ -301,7 +492,7 @@ class Seats:
         """
         if progress.scan.mode is Mode.FIXED:
             return progress.in_order[ticket]
-        if progress.in_order and self._live() == [executor.key] and progress.take(progress.in_order[ticket]):
+        if progress.in_order and self.live.with_tasks() == [executor.key] and progress.take(progress.in_order[ticket]):
             return progress.in_order[ticket]
         seat = self._choose(progress, ticket, executor, now_ms)
         return progress.take_next(seat) if seat is not None else None
@@ -310,85 +501,21 @@ class Seats:
 
     def on_sidecar_joined(self, executor: Executor, now_ms: int) -> None:
         """A sidecar says hello. Its executor is home again to the seats it had, except those another one took since."""
-        self._sidecars[executor.key] += 1
-        self._cores[executor.key] = executor.cores
-        for seat in self._held.setdefault(executor.key, {}):
-            self._free.pop(seat, None)
-            self._homes[seat] = replace(self._homes[seat], executor=executor, since_ms=now_ms, warm=False)
-        self._due = None
-
-    def _on_asked(self, key: str) -> None:
-        """An executor gets tasks. If it was away, it is home again to its seats, except those another took since."""
-        self._asked.add(key)
-        if key in self._away:
-            self._away.discard(key)
-            for seat in self._held[key]:
-                self._free.pop(seat, None)
-            self._due = None
+        self.live.on_joined(executor)
+        self.homes.on_executor_joined(executor, now_ms)
 
     def on_sidecar_gone(self, key: str) -> None:
         """A sidecar ended or fell silent. With its last one, the executor is lost and its seats are free."""
-        self._sidecars[key] -= 1
-        if self._sidecars[key] > 0:
-            return
-        del self._sidecars[key]
-        for by_executor in (self._missed, self._cores):
-            by_executor.pop(key, None)
-        self._away.discard(key)
-        if held := self._held.get(key):
-            self._free |= held
-        else:
-            self._held.pop(key, None)
-        self._due = None
+        if self.live.on_gone(key):
+            self.homes.on_executor_lost(key)
 
-    def slots(self) -> int:
-        """How many tasks all executors together run at once, as far as they are known and get tasks."""
-        return sum(self._cores[key] for key in self._live())
-
-    def resize(self, all_seats: Sequence[str]) -> None:
-        """The query holds these seats from now on. Seats that it held before have no home any more."""
-        self._free |= {seat: None for seat in all_seats if seat not in self._all}
-        for seat in set(self._all) - set(all_seats):
-            self._free.pop(seat, None)
-            if (home := self._homes.pop(seat, None)) is not None:
-                self._leave_home(seat, home.executor.key)
-        self._all = tuple(all_seats)
-        self._due = None
-
-    def _leave_home(self, seat: str, executor: str) -> None:
-        del self._held[executor][seat]
-        if not self._held[executor] and executor not in self._sidecars:
-            del self._held[executor]
-
-    def on_served(self, seat: str, key: str) -> None:
-        """The seat's server on this executor has served a read: it is warm."""
-        home = self._homes.get(seat)
-        if home is not None and home.executor.key == key:
-            self._homes[seat] = replace(home, warm=True)
-
-    def homes(self) -> Mapping[str, Home]:
-        """Seat -> its home, for seats that have a living one."""
-        return {seat: home for seat, home in self._homes.items() if seat not in self._free}
-
-    def home(self, seat: str) -> Home | None:
-        """The seat's living home."""
-        return self._homes.get(seat) if seat not in self._free else None
+    def _on_asked(self, key: str) -> None:
+        """An executor gets tasks. If it was away, it is home again to its seats, except those another took since."""
+        if self.live.on_asked(key):
+            self.homes.on_executor_back(key)
 
     def _may_be_home(self, executor: Executor) -> bool:
-        return executor.warm and executor.key in self._sidecars
-
-    def _move(self, seat: str, executor: Executor, now_ms: int) -> None:
-        """Make `executor` the home of `seat`."""
-        if seat in self._homes:
-            self._leave_home(seat, self._homes[seat].executor.key)
-        self._free.pop(seat, None)
-        self._held[executor.key][seat] = None
-        self._moves += 1
-        self._homes[seat] = Home(executor=executor, since_ms=now_ms, move=self._moves)
-        if self._due is not None and seat in self._due:
-            del self._due[seat]  # one move less, and the rest is due as before
-        else:
-            self._due = None
+        return executor.warm and executor.key in self.live
 
     # ------------------------------------------------------------------------------------------- late binding
 
@@ -408,12 +535,12 @@ class Seats:
         if ticket != 0 and 0 not in progress.bound and unread_pieces == 1:
             return None
         may_be_home = self._may_be_home(executor)
-        seat = _first(self._held[executor.key], unread) if may_be_home else None
-        seat = seat or _first(self._free, unread)
+        seat = _first(self.homes.held(executor.key), unread) if may_be_home else None
+        seat = seat or _first(self.homes.free, unread)
         if seat is None and may_be_home:
-            seat = _first(self._due_to(executor), unread)
+            seat = _first(self.homes.due_to(executor), unread)
             if seat is not None:
-                self._move(seat, executor, now_ms)
+                self.homes.move(seat, executor, now_ms)
         if seat is None and (ticket == 0 or len(progress.scan.tickets) - len(progress.bound) <= unread_pieces):
             seat = self._furthest_from_read(unread)
         return seat
@@ -424,57 +551,16 @@ class Seats:
         Prefers seats that are not due to move: their new home could not take them in this scan.
         """
         any_seat = next(iter(unread))
-        live = self._live()
+        live = self.live.with_tasks()
         if not live:
             return any_seat  # the seat of an earlier query, since one of this query would be free
         left = Counter[str]()  # executor -> pieces, counted by seats, which may be few where executors are many
         for seat, pieces in unread.items():
-            if seat in self._homes:
-                left[self._homes[seat].executor.key] += len(pieces)
+            if (home := self.homes.last_of(seat)) is not None:
+                left[home.executor.key] += len(pieces)
         busiest = max(live, key=left.__getitem__)
-        last_first = [seat for seat in reversed(self._held[busiest]) if seat in unread]
-        return min(last_first, key=self._moves_due().__contains__, default=any_seat)
-
-    def _share(self) -> int:
-        """Seats that each live executor has if they are spread evenly. Some have one more."""
-        return len(self._all) // len(self._live())
-
-    def _lacking(self) -> int:
-        """How many seats must move so that no executor has less than the even share. Free ones need no move."""
-        share = self._share()
-        return max(0, sum(max(0, share - len(self._held[key])) for key in self._live()) - len(self._free))
-
-    def _due_to(self, executor: Executor) -> Iterable[str]:
-        """The seats that may move to `executor`: none unless it is below its even share.
-
-        An executor with exactly its share gets seats only where they do not divide evenly: another executor has two
-        more than it, and executors below the share cannot take them all.
-        """
-        due = self._moves_due()
-        more = len(self._held[executor.key]) - self._share()
-        return due if more < 0 or (more == 0 and len(due) > self._lacking()) else ()
-
-    def _moves_due(self) -> dict[str, None]:
-        """The fewest seats that must move until the spread is even (no executor has two more than another).
-
-        Each is taken from the executor that then has the most, the seat that moved last first: seats that came from a
-        lost executor go before those that were here all the time. The executors that ask for tickets take them.
-        """
-        if self._due is not None:
-            return self._due
-        share = self._share()
-        held = [list(self._held[key]) for key in self._live()]
-        too_many = sum(max(0, len(seats) - share - 1) for seats in held)
-        donors = [(-len(seats), -self._homes[seats[-1]].move, seats) for seats in held if seats]
-        heapq.heapify(donors)
-        due: dict[str, None] = {}
-        for _ in range(max(too_many, self._lacking())):
-            _, _, seats = heapq.heappop(donors)
-            due[seats.pop()] = None
-            if seats:
-                heapq.heappush(donors, (-len(seats), -self._homes[seats[-1]].move, seats))
-        self._due = due
-        return due
+        last_first = [seat for seat in reversed(self.homes.held(busiest)) if seat in unread]
+        return min(last_first, key=self.homes.moves_due().__contains__, default=any_seat)
 
 
 def _first(seats: Iterable[str], unread: Mapping[str, Collection[int]]) -> str | None:

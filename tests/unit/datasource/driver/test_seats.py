@@ -50,7 +50,7 @@ def settled(count: int, *executors: Executor) -> Seats:
 
 
 def homes(seats: Seats) -> dict[str, str]:
-    return {seat: home.executor.executor_id for seat, home in sorted(seats.homes().items())}
+    return {seat: home.executor.executor_id for seat, home in sorted(seats.homes.living().items())}
 
 
 def of(seats: Seats, *executors: Executor) -> dict[str, str]:
@@ -548,7 +548,7 @@ class TestSpread:
             seats.bind(scan.scan_id, ticket, C, 0)
         ask(seats, seats.plan("3", names(9)), [C, A, B])
         assert counts(seats) == {"A": 3, "B": 3, "C": 3}
-        assert max(home.move for home in seats.homes().values()) == 9 + 2
+        assert max(home.move for home in seats.homes.living().values()) == 9 + 2
 
     def test_a_newcomer_that_is_gone_again_leaves_nothing_due(self) -> None:
         """1. A seat is due to it, 2. that is being read, so it reads another one as a guest, 3. it dies."""
@@ -610,44 +610,44 @@ class TestHome:
         scan = seats.plan("1", names(1))
         seats.bind(scan.scan_id, 0, A, 1_000)
         seats.bind(scan.scan_id, 0, A, 2_000)
-        assert seats.homes()["s-0"].since_ms == 1_000
+        assert seats.homes.living()["s-0"].since_ms == 1_000
         seats.on_sidecar_gone(A.key)
         seats.bind(scan.scan_id, 0, B, 3_000)
-        assert (seats.homes()["s-0"].executor, seats.homes()["s-0"].since_ms) == (B, 3_000)
+        assert (seats.homes.living()["s-0"].executor, seats.homes.living()["s-0"].since_ms) == (B, 3_000)
 
     def test_a_home_that_a_due_seat_moved_to_says_since_when(self) -> None:
         seats = settled(2, A)
         seats.on_sidecar_joined(B, 500)
         seats.bind(seats.plan("2", names(2)).scan_id, 0, B, 1_000)
-        assert [home.since_ms for home in seats.homes().values() if home.executor == B] == [1_000]
+        assert [home.since_ms for home in seats.homes.living().values() if home.executor == B] == [1_000]
 
     def test_the_lease_of_one_seat_is_that_of_its_living_home(self) -> None:
         seats = settled(2, A, B)
-        assert seats.home("s-0") == seats.homes()["s-0"]
-        assert seats.home("s-0") is not None
+        assert seats.homes.of("s-0") == seats.homes.living()["s-0"]
+        assert seats.homes.of("s-0") is not None
         seats.on_sidecar_gone(A.key)
-        assert seats.home("s-0") is None
-        assert seats.home("s-1") == seats.homes()["s-1"]
+        assert seats.homes.of("s-0") is None
+        assert seats.homes.of("s-1") == seats.homes.living()["s-1"]
 
     def test_a_home_shows_its_executor_as_it_presented_itself_last(self) -> None:
         """Its first worker may not know Spark's id of it, but the sidecar that replaces the first one does."""
         seats = settled(1, replace(A, executor_id=""))
         seats.on_sidecar_joined(A, 1_000)
-        assert seats.homes()["s-0"].executor == A
+        assert seats.homes.living()["s-0"].executor == A
 
     def test_a_home_is_warm_once_its_server_has_served_a_read(self) -> None:
         seats = settled(2, A, B)
-        assert not seats.homes()["s-0"].warm
-        seats.on_served("s-0", A.key)
-        seats.on_served("s-1", A.key)  # a straggler of an executor that is not the home
-        seats.on_served("s-9", A.key)
-        assert {seat: home.warm for seat, home in seats.homes().items()} == {"s-0": True, "s-1": False}
+        assert not seats.homes.living()["s-0"].warm
+        seats.homes.on_served("s-0", A.key)
+        seats.homes.on_served("s-1", A.key)  # a straggler of an executor that is not the home
+        seats.homes.on_served("s-9", A.key)
+        assert {seat: home.warm for seat, home in seats.homes.living().items()} == {"s-0": True, "s-1": False}
 
     def test_a_replaced_sidecar_makes_its_homes_cold(self) -> None:
         seats = settled(1, A)
-        seats.on_served("s-0", A.key)
+        seats.homes.on_served("s-0", A.key)
         seats.on_sidecar_joined(A, 5_000)
-        assert (seats.homes()["s-0"].warm, seats.homes()["s-0"].since_ms) == (False, 5_000)
+        assert (seats.homes.living()["s-0"].warm, seats.homes.living()["s-0"].since_ms) == (False, 5_000)
 
 
 class TestRefused:
@@ -818,7 +818,7 @@ class TestSize:
     def test_seats_that_join_get_homes_and_keep_those_of_the_others(self) -> None:
         seats = settled(4, A, B)
         before = homes(seats)
-        seats.resize(names(8))
+        seats.homes.resize(names(8))
         ask(seats, seats.plan("then", names(8)), [A, B])
         assert of(seats, A, B).items() >= before.items()
         assert counts(seats) == {"A": 4, "B": 4}
@@ -826,19 +826,19 @@ class TestSize:
     def test_seats_that_leave_have_no_home_and_the_others_keep_theirs(self) -> None:
         seats = settled(8, A, B)
         before = homes(seats)
-        seats.resize(names(4))
+        seats.homes.resize(names(4))
         assert homes(seats) == {seat: home for seat, home in before.items() if seat in names(4)}
         assert read(ask(seats, seats.plan("then", names(4)), [A, B])) == names(4)
 
     def test_a_batch_that_names_a_seat_which_has_left_is_read_all_the_same(self) -> None:
         seats = settled(4, A, B)
-        seats.resize(names(2))
+        seats.homes.resize(names(2))
         assert read(ask(seats, seats.plan("replayed", names(4)), [A, B])) == names(4)
 
     def test_a_seat_that_leaves_the_last_home_of_a_lost_executor_leaves_nothing_behind(self) -> None:
         seats = settled(2, A, B)
         seats.on_sidecar_gone(B.key)
-        seats.resize(names(1))
+        seats.homes.resize(names(1))
         assert homes(seats) == {"s-0": "A"}
         seats.on_sidecar_joined(B, 0)
         assert of(seats, B) == {}
@@ -846,10 +846,10 @@ class TestSize:
     def test_the_slots_are_those_of_executors_that_are_here_and_get_tasks(self) -> None:
         four, two = replace(A, cores=4), replace(B, cores=2)
         seats = joined(6, four, two)
-        assert seats.slots() == 6
+        assert seats.live.slots() == 6
         seats.on_sidecar_gone(two.key)
-        assert seats.slots() == 4
+        assert seats.live.slots() == 4
         seats.on_sidecar_joined(two, 0)
         for batch in range(30):
             ask(seats, seats.plan(str(batch), names(6)), [four])
-        assert seats.slots() == 4, "the other one is away"
+        assert seats.live.slots() == 4, "the other one is away"

@@ -142,7 +142,7 @@ class SeatWorld:
         divided = len(set(with_data)) < len(with_data)
         at_most = len(self.names) if len(with_data) > 1 and not divided else len(with_data)
         assert len(with_data) <= count <= at_most
-        homes = self.seats.homes()
+        homes = self.seats.homes.living()
         to_read = Counter(homes[seat].executor.key for seat in with_data if seat in homes)
         for_each = max(to_read.values(), default=0) + 1
         assert count in (at_most, len(with_data)) or count in [live * for_each for live in self.live()]
@@ -189,9 +189,9 @@ class SeatWorld:
 
     def bind(self, task: Task, who: Executor) -> Binding:
         alone = self.rng.random() < self.shape.trouble  # this worker cannot reach its executor's sidecar
-        before = self.seats.homes()
+        before = self.seats.homes.living()
         binding = self.seats.bind(*task, replace(who, warm=not alone), self.now_ms)
-        after = self.seats.homes()
+        after = self.seats.homes.living()
         if binding.seat is not None:
             self.reads[binding.at_home] += 1
             assert binding.at_home == (not alone and after[binding.seat].executor == who)
@@ -234,7 +234,7 @@ class SeatWorld:
     # ------------------------------------------------------------------------------------------------ observations
 
     def homes(self) -> dict[str, Executor]:
-        return {seat: home.executor for seat, home in self.seats.homes().items()}
+        return {seat: home.executor for seat, home in self.seats.homes.living().items()}
 
     def spread(self) -> int:
         """Seats that the fullest executor has more than the emptiest."""
