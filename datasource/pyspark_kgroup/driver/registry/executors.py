@@ -113,11 +113,13 @@ class Executors:
 
     def homes(self) -> Mapping[str, Home]:
         """Seat -> its home, for seats that have a living one."""
-        return self._registry.homes() if self._registry is not None else {}
+        registry = self._registry  # once: the group's thread asks, too, and Spark's may stop the registry meanwhile
+        return registry.homes() if registry is not None else {}
 
     def home(self, seat: str | None) -> Home | None:
         """The seat's living home."""
-        return self._registry.home(seat) if self._registry is not None and seat is not None else None
+        registry = self._registry  # as in `homes`
+        return registry.home(seat) if registry is not None and seat is not None else None
 
     def rack_of(self, seat: str | None) -> str | None:
         """The rack where a seat reads: its home's, or `client.rack` until it has a home that knows its rack."""
