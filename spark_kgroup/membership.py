@@ -131,7 +131,7 @@ class Group:
             protocol=ProtocolSettings(
                 name=group_protocol,
                 assignors=_assignors(assignors),
-                server_assignor=server_assignor,
+                server_assignor=None if server_assignor is None else _text("server_assignor", server_assignor),
                 session_timeout_ms=SESSION_TIMEOUT_MS if session_timeout_ms is None else session_timeout_ms,
             ),
             client=ClientSettings(security=security_of(security if security is not None else SecuritySettings())),

@@ -306,6 +306,8 @@ class Connection:
                 waiting.answer.set_exception(error.again())
         self._waiting.clear()
         self._drained.set()
+        if self._renewing is not None and self._renewing is not asyncio.current_task():
+            self._renewing.cancel()  # calls that wait for it raise this error when they send
         # Not close(): that waits until the unsent bytes are sent, also if the peer reads no more.
         self._writer.transport.abort()
 
@@ -329,7 +331,8 @@ class Connection:
         if self._renewing is None:
             self._renewing = asyncio.create_task(self._renew(), name=f"authenticate anew at {self.address}")
         # Wait without awaiting the task: a cancelled caller must not end it halfway, and its error ends the connection.
-        done, _ = await asyncio.wait([self._renewing], timeout=timeout_ms / 1000)
+        held_s = max(0.0, self._renewable_at_s - asyncio.get_running_loop().time())
+        done, _ = await asyncio.wait([self._renewing], timeout=timeout_ms / 1000 + held_s)
         if not done:
             message = f"{self.address}: {_name(request)} waited {timeout_ms} ms for the SASL session to be renewed."
             self._end(Disconnected(f"The connection to {self.address} was closed here: {message}"))

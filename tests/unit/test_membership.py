@@ -29,6 +29,7 @@ GIVEN: Mapping[str, Any] = {"bootstrap": "b:9092", "group": "g", "topics": ["t"]
         ({"assignors": "range"}, "`assignors` is 'range': give a list, such as ['range']."),
         ({"group_protocol": "Consumer"}, "`group_protocol` is 'Consumer': give 'classic' or 'consumer'."),
         ({"server_assignor": "uniform"}, "`server_assignor` is 'uniform', but under group_protocol='classic'"),
+        ({"group_protocol": "consumer", "server_assignor": ""}, "`server_assignor` has '': give a text that is not"),
         (
             {"group_protocol": "consumer", "assignors": ["range"]},
             "`assignors` is ['range'], but under group_protocol='consumer' the brokers assign: give `server_assignor`",

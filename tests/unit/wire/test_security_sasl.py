@@ -415,6 +415,26 @@ async def test_no_request_is_sent_between_the_end_of_a_session_and_the_moment_it
 
 
 @on_a_loop
+async def test_a_request_that_waits_for_the_renewal_hears_at_once_that_the_connection_has_ended() -> None:
+    """It has waited for less than its own bound, which is shorter than the time until the session may be renewed."""
+    async with (
+        FakeBroker(sessions(1, 3_600_000)) as broker,
+        await connect(broker, login(), request_timeout_ms=100) as connection,
+    ):
+        loop = asyncio.get_running_loop()
+        await overdue(connection)
+        held = [asyncio.create_task(connection.call(beat(n))) for n in (1, 2)]
+        began_s = loop.time()
+        await until(lambda: loop.time() > began_s + 0.3)
+        assert not any(each.done() for each in held)
+        await broker.stop()
+        ended = await asyncio.gather(*held, return_exceptions=True)
+        assert loop.time() < connection._renewable_at_s
+        assert [type(each) for each in ended] == [Disconnected] * 2
+        assert connection._renewing is None
+
+
+@on_a_loop
 async def test_a_parked_request_is_awaited_and_nothing_is_sent_behind_it(at_once: None) -> None:
     """A broker answers in order, and takes the SaslHandshake that comes first after a parked join.
 
