@@ -72,7 +72,8 @@ def assign(
     if group is None:
         if change != Change() or bootstrap_server or command_config or as_json:
             raise OptionError(
-                "--group is missing: without it groups come as lines on standard input, and no option counts."
+                "--group is missing: without it groups come as lines on standard input, and the other options have no "
+                "effect."
             )
         _answer_lines()
         return

@@ -76,7 +76,7 @@ def remove_members(
     """
     wanted = _names(instance_id or [])
     if bool(wanted) == everybody:
-        raise OptionError("Who shall go? Give either --instance-id, once or several times, or --all.")
+        raise OptionError("Which members? Give either --instance-id, once or several times, or --all.")
     cluster = Cluster(
         parse_bootstrap(bootstrap_server),
         client_id="kgroup-remove-members",

@@ -28,7 +28,7 @@ def make_room_for(seats: int) -> None:
     least = len(os.listdir("/dev/fd")) + seats
     if hard < least:
         raise EnvironmentProblem(
-            f"{seats} seats need {least} file descriptors in this process, and it may have {hard:.0f}. Raise the limit "
+            f"{seats} seats need {least} file descriptors in this process, whose limit is {hard:.0f}. Raise the limit "
             "of what starts this process (ulimit -n, LimitNOFILE= of a systemd unit, nofile in limits.conf), or set "
             "fewer members."
         )

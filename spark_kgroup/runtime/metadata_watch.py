@@ -212,9 +212,9 @@ class MetadataWatch:
         leader = next((m for m in self._leaders_in(group) if m.member_id not in ours), None)
         if leader is not None and found.without_owner - self._warned_of:
             log.warning(
-                "group %r: nobody reads %d partitions that the group's leader has not assigned. It is client %r at %r, "
-                "and is away or has not heard of them: a Java consumer looks for new partitions each "
-                "metadata.max.age.ms, 5 minutes by default; set that lower there.",
+                "group %r: %d partitions have no owner, for the group's leader has not assigned them. The leader is "
+                "client %r at %r. It is away, or has not seen these partitions yet: a Java consumer looks for new ones "
+                "each metadata.max.age.ms, 5 minutes by default. Set that lower there.",
                 self._settings.group,
                 len(found.without_owner),
                 leader.client_id,

@@ -357,7 +357,11 @@ class Session:
             wanted = {member.member_id: frozenset(member.subscription.topics) for member in work.members}
             kept = {who: frozenset(tp for tp in held if tp.topic in wanted[who]) for who, held in claims.items()}
             if self._still_assigns(work):
-                log.warning("%s leads the group and cannot assign: all keep what they have. %s", self._name, error)
+                log.warning(
+                    "%s leads the group, and its assignor failed: each member keeps its partitions. %s",
+                    self._name,
+                    error,
+                )
                 failed = self._rejected(error)
                 self.post(
                     contract.AssignmentFailed(
@@ -452,7 +456,7 @@ class Session:
         if isinstance(error, KgroupError):
             error.args = rejected.args  # `Group.view` raises this one: it must name the member, too
         else:
-            log.error("%s: a fault that should be reported", self._name, exc_info=error)
+            log.error("%s: a bug of spark-kgroup. Please report it.", self._name, exc_info=error)
         return rejected
 
     @property

@@ -372,7 +372,7 @@ class CommittedLookUp:
         except LeftOut as error:
             if self._open_for_ms() < OFFSETS_LEFT_OUT_MS:
                 raise
-            log.warning("%s Nothing is committed there, as its coordinator understands it.", error)
+            log.warning("%s They are taken for partitions without a committed offset.", error)
             found = {**error.found, **dict.fromkeys(error.missing)}
         final = next((error for error in self.refused.values() if not error.retriable), None)
         if final is not None:

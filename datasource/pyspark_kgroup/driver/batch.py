@@ -175,8 +175,7 @@ class _BatchRead:
         found = [tp for tp in mixed if stops[tp] < readable[tp]]  # else no record was found, and it ends with the log
         if wrong := [f"{tp}: {starts[tp]} to {stops[tp]}" for tp in found if starts[tp] > stops[tp]]:
             raise OptionError(
-                f"Option {end.option} lies before {start.option} in {join(wrong)}: reading goes from the one to the "
-                "other."
+                f"Option {end.option} lies before {start.option} in {join(wrong)}: a read ends behind its start."
             )
 
     async def _list(

@@ -139,7 +139,7 @@ def check_order(start: OffsetBound, end: OffsetBound, partitions: Iterable[Topic
             wrong.append(f"{tp}: {_text_of(first)} to {_text_of(last)}")
     if wrong:
         raise OptionError(
-            f"Option {end.option} lies before {start.option} in {join(wrong)}: reading goes from the one to the other."
+            f"Option {end.option} lies before {start.option} in {join(wrong)}: a read ends behind its start."
         )
 
 

@@ -87,7 +87,7 @@ def hold_key(folder: Path) -> ApplicationKey | None:
                 _make_secret(path)
                 if (key := _hold(path)) is not None:
                     return key
-        raise OSError(f"others remove {path} all the time")
+        raise OSError(f"other processes remove {path} again and again")
     except OSError as problem:
         log.info("this query shares no sidecars with others of its application: %s", problem)
         return None

@@ -44,8 +44,8 @@ class Token:
         """
         if not _VALUE.fullmatch(self.value):
             raise AuthenticationFailed(
-                "OAUTHBEARER: what came as a token is none (RFC 6750 allows letters, digits and -._~+/, with = at its "
-                "end). Check the token function or the token endpoint."
+                "OAUTHBEARER: the text that came is no token (RFC 6750: letters, digits and -._~+/, = at the end). "
+                "Check the token function or the token endpoint."
             )
         for name, value in self.extensions.items():
             if not (_EXTENSION_NAME.fullmatch(name) and _EXTENSION_VALUE.fullmatch(value)):

@@ -29,7 +29,7 @@ ANSWERS = 4_000
 
 REFUSALS = {
     "a batch does not have the checksum that it names",
-    "an answer that ends in the midst of what it says",
+    "an answer that ends in the middle of a field",
     "the header of a record batch makes no sense",
     "the broker answered request # where # was due",
     "a batch is not as Kafka writes it",

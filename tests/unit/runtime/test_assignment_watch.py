@@ -195,8 +195,8 @@ def test_an_eager_follower_leaves_it_to_a_static_leader_and_says_once_who_that_i
         coordinator.world.leaders[A1] = 0
         await coordinator.looked(4)
         assert coordinator.reasons == ["start"]
-        (warning,) = [record.getMessage() for record in caplog.records if "nobody reads" in record.getMessage()]
-        assert "group 'g': nobody reads 1 partitions that the group's leader has not assigned" in warning
+        (warning,) = [record.getMessage() for record in caplog.records if "have no owner" in record.getMessage()]
+        assert "group 'g': 1 partitions have no owner, for the group's leader has not assigned them" in warning
 
     scenario()
 
@@ -234,7 +234,7 @@ def test_partitions_that_another_client_s_leader_does_not_assign_in_a_rebalance_
         await until(lambda: len(coordinator.reasons) == 2)
         await coordinator.looked(4)
         assert len(coordinator.reasons) == 2
-        (warning,) = [record.getMessage() for record in caplog.records if "nobody reads" in record.getMessage()]
+        (warning,) = [record.getMessage() for record in caplog.records if "have no owner" in record.getMessage()]
         assert "metadata.max.age.ms" in warning
 
     scenario()

@@ -217,7 +217,7 @@ class Peer(asyncio.Protocol):
             self.end()
         except ChannelEnded as ended:
             if self._requests is not None:
-                log.warning("An executor was not understood (%s). %s", ended, _VERSIONS)
+                log.warning("An executor sent a message that the driver does not understand (%s). %s", ended, _VERSIONS)
             self.end()
 
     def _take(self, message: Message) -> None:

@@ -143,7 +143,7 @@ class Requests:
     def _warn_of_second_sidecar(self, peer: Connection, executor: Executor) -> None:
         log.warning(
             "Two processes say that they are the sidecar of executor %r: one at %s, which lives, and one at %s, which "
-            "was refused. One of them holds this application's key and passes for what it is not.",
+            "was refused. One of them has this application's key and is no sidecar of that executor.",
             executor.executor_id or executor.key,
             self._sidecars[executor.key].host,
             peer.host,

@@ -362,7 +362,7 @@ def fetch_answer(version: int, body: memoryview) -> FetchAnswer:
             cursor.tags()
         endpoints = cursor.tags().get(_NODE_ENDPOINTS)
         if cursor.rest():
-            raise Unusual("an answer to a Fetch has more than it says")
+            raise Unusual("a Fetch answer goes on behind its last field")
         return FetchAnswer(throttle_ms, found, {} if endpoints is None else _endpoints(_Cursor(endpoints)))
 
     return _read(body, read)
@@ -504,6 +504,6 @@ def _read(view: memoryview, read: Callable[[_Cursor], T]) -> T:
     try:
         return read(_Cursor(view))
     except (IndexError, struct.error):
-        raise Unusual("an answer that ends in the midst of what it says") from None
+        raise Unusual("an answer that ends in the middle of a field") from None
     except UnicodeDecodeError:
         raise Unusual("an answer with a host that is no text") from None

@@ -445,10 +445,10 @@ class Fetcher:
         for one in answer.fetched:
             log = under_way.pop((one.topic, one.partition), None)
             if log is None:
-                raise Unusual(f"{asked.broker} answered for what it was not asked for")
+                raise Unusual(f"{asked.broker} answered for a partition that it was not asked for")
             logs.append(log)
         if under_way:
-            raise Unusual(f"{asked.broker} did not answer for all that it was asked for")
+            raise Unusual(f"{asked.broker} did not answer for each partition that it was asked for")
         self._look_up({one.preferred_replica for one in answer.fetched if one.preferred_replica >= 0}, asked)
         # From here on positions move, so an unusual answer for one log must not hold back the records of the rest.
         taken = (self._take(log, one, asked) for log, one in zip(logs, answer.fetched, strict=True) if not log.done)

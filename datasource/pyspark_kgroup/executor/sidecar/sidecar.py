@@ -66,7 +66,7 @@ def request_of(message: QueryMessage) -> Read | Hung | AddQuery:
     """`message` as a request of a worker's. Raises ChannelEnded if a sidecar does not serve such requests."""
     if isinstance(message, Read | Hung | AddQuery):
         return message
-    raise ChannelEnded(f"A worker sent a {type(message).__name__} where it asks for something.")
+    raise ChannelEnded(f"A worker sent a {type(message).__name__}, which is no request to a sidecar.")
 
 
 class Sidecar:
@@ -252,7 +252,7 @@ class Sidecar:
     async def _answer_other(self, link: Link, message: QueryMessage) -> None:
         """Answer a worker of another executor, which asks for a seat with its home here, or for the registry."""
         if not isinstance(message, ReadAtHome | Hello) or (query := self._queries.get(message.query)) is None:
-            raise ChannelEnded(f"A worker sent a {type(message).__name__} where it asks for something.")
+            raise ChannelEnded(f"A worker sent a {type(message).__name__}, which is no request to a sidecar.")
         if isinstance(message, ReadAtHome):
             await query.answer_other(link, message)
         else:
