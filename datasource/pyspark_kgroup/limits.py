@@ -255,8 +255,8 @@ SEAT_SERVER_REST_MS: Final = 30_000
 election takes, short beside the life of a query."""
 
 SEAT_SERVER_LASTING_REST_MS: Final = 600_000
-"""The same where the reason will most likely be there at the next read too, such as a platform without the decoder
-(ours). Each try costs the read that meets it its counts of rows and sizes."""
+"""The same where the process lacks what it needs to read natively, such as a decoder for the platform (ours). Each try
+costs the read that meets it its counts of rows and sizes."""
 
 SEAT_SERVER_LOOK_S: Final = 0.1
 """How long a read waits for more records before it looks at positions, and hands over those that it has (ours)."""

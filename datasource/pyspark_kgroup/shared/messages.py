@@ -360,7 +360,7 @@ class CannotFetch:
 
     Attributes:
         reason: for the log.
-        lasting: the next reads will most likely meet the same reason.
+        lasting: the next server would end for the same reason.
     """
 
     op: ClassVar[str] = "cannot-fetch"

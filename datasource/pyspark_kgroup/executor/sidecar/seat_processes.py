@@ -243,9 +243,11 @@ def _serve(host: StartSeatServer, control: socket.socket, share: PrefetchQuota) 
         include_timestamps=host.timestamps,
     )
     ahead = PrefetchBuffer()
+    can_start = False
     try:
         control.setblocking(True)
         prefetcher = prefetcher_of(ahead, share.get, settings)
+        can_start = True
         try:
             SeatServer(control, ahead, prefetcher).run()
         finally:
@@ -253,8 +255,10 @@ def _serve(host: StartSeatServer, control: socket.socket, share: PrefetchQuota) 
     except (BrokenPipeError, ConnectionResetError):
         log.debug("the sidecar has let seat %s go in the midst of a read", host.seat)
     except Unusual as unusual:
+        # What this process lacks, it will lack again. A record or a broker that is not ordinary may be past soon.
+        lasting = unusual.lasting and not can_start
         with suppress(OSError):  # the sidecar has hung up
-            control.sendall(frame(to_json(CannotFetch(reason=unusual.reason, lasting=unusual.lasting))))
+            control.sendall(frame(to_json(CannotFetch(reason=unusual.reason, lasting=lasting))))
     except Exception as problem:
         log.warning(
             "The server of seat %s ends: %r. Its worker goes on, and the next read starts another.", host.seat, problem

@@ -224,6 +224,20 @@ def test_a_server_ends_in_a_read_before_what_is_left_to_librdkafka(logs: Logs, c
     assert answer(control) == CannotFetch(reason="t-0: UNKNOWN_SERVER_ERROR", lasting=False)
 
 
+@pytest.mark.parametrize(("where", "lasting"), [("prefetcher_of", True), ("SeatServer", False)])
+def test_a_server_says_that_it_cannot_start_or_that_it_cannot_go_on(
+    monkeypatch: pytest.MonkeyPatch, where: str, lasting: bool
+) -> None:
+    """A process without the decoder never has it. A record in an old format is past when its worker has read it."""
+
+    def refuse(*_: object) -> object:
+        raise Unusual("the reason", lasting=True)
+
+    monkeypatch.setattr(seat_processes, where, refuse)
+    with serving() as control:
+        assert answer(control) == CannotFetch(reason="the reason", lasting=lasting)
+
+
 def test_a_server_ends_between_reads_if_nothing_is_left_that_it_can_fetch(logs: Logs, control: socket.socket) -> None:
     leaders = logs.leaders()
     assert read(control, 0, 2, {P0: "x/1", P1: "x/1"}, leaders)[P0] == [b"old"] * 2
