@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence, Set
+from typing import NamedTuple
 
 from pyspark_kgroup.driver.boundary.acknowledgement import Acknowledgement, changed_from
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
@@ -34,6 +35,18 @@ from spark_kgroup.runtime.views import SeatCommit, SeatView
 log = logging.getLogger(__name__)
 
 
+class StartOffset(NamedTuple):
+    """Where a partition starts.
+
+    Attributes:
+        offset: the first that is read.
+        truncated: whether the log does not reach as far as the rules say.
+    """
+
+    offset: int
+    truncated: bool
+
+
 class Adoption:
     """Takes partitions that the group gave us into the ledger."""
 
@@ -54,6 +67,7 @@ class Adoption:
         self._former_seats = former_seats
         self._acknowledgement = acknowledgement
         self._stops = stops
+        self._start_offsets = StartOffsets(context, stops)
         self._ignored_commits = IgnoredCommitWarnings(context.options, context.us)
 
     def adopt_what_arrived(self, crossing: Crossing) -> bool:
@@ -93,23 +107,14 @@ class Adoption:
         committed = crossing.logs.answered(answers)
         arrived = {tp: seat for tp, seat in arrived.items() if tp not in answers.unanswered}
         starts = self._starts(crossing, arrived, committed, explicit)
-        wanted = self._resolve(crossing, {tp: s.offset for tp, s in starts.items()}, heard)
-        offsets = self._within_logs(crossing, starts, wanted, heard)
-        # A partition whose start only its leader knows is adopted when a leader answers, by the same rules.
+        offsets = self._start_offsets.of(crossing, starts, heard)
         arrived = {tp: arrived[tp] for tp in offsets}
         starts = {tp: starts[tp] for tp in offsets}
         committed = {tp: found for tp, found in committed.items() if tp in offsets}
         self._warn_of_starts_at_the_end([tp for tp, s in starts.items() if s.offset is OffsetSpec.STARTING])
         self._ledger.unstarted = frozenset(explicit & (held.keys() - arrived.keys()))
-        self._ignored_commits.warn(crossing, starts, offsets, committed)
-        # After a truncation the group's offset is set back, too. Else: 1. The log is cut from 100 to 60 and grows to
-        # 120. 2. We are at 80, and the committed offset is 100. 3. An owner that starts at the further skips 80..100.
-        commit_first = {tp for tp, s in starts.items() if s.commit_first or offsets[tp] < wanted[tp]}
-        for tp, seat in arrived.items():
-            known = committed[tp].offset if tp in committed and tp not in commit_first else None
-            self._ledger.adopt(tp, self._holding(crossing, tp, seat, offsets[tp], known))
-        log.info("adopted %s", {str(tp): offsets[tp] for tp in sorted(arrived)})
-        return self._commit_starts({tp: arrived[tp] for tp in commit_first}, offsets)
+        self._ignored_commits.warn(crossing, starts, {tp: at.offset for tp, at in offsets.items()}, committed)
+        return self._record(crossing, arrived, starts, offsets, committed)
 
     def _arrived(self, crossing: Crossing) -> dict[TopicPartition, SeatView]:
         """Partitions that our seats hold, may keep and have not adopted, with those whose log lost our position."""
@@ -189,7 +194,76 @@ class Adoption:
                 join(sorted(partitions)),
             )
 
-    # ------------------------------------------------------------------------------------ from words to numbers
+    # ----------------------------------------------------------------------------------------- into the ledger
+
+    def _record(
+        self,
+        crossing: Crossing,
+        arrived: Mapping[TopicPartition, SeatView],
+        starts: Mapping[TopicPartition, Start],
+        offsets: Mapping[TopicPartition, StartOffset],
+        committed: Mapping[TopicPartition, Committed],
+    ) -> frozenset[TopicPartition]:
+        """Take `arrived` into the ledger, and commit starts that the group does not have. Returns as `_adopt`."""
+        # After a truncation the group's offset is set back, too. Else: 1. The log is cut from 100 to 60 and grows to
+        # 120. 2. We are at 80, and the committed offset is 100. 3. An owner that starts at the further skips 80..100.
+        commit_first = {tp for tp, start in starts.items() if start.commit_first or offsets[tp].truncated}
+        for tp, seat in arrived.items():
+            known = committed[tp].offset if tp in committed and tp not in commit_first else None
+            self._ledger.adopt(tp, self._holding(crossing, tp, seat, offsets[tp].offset, known))
+        log.info("adopted %s", {str(tp): offsets[tp].offset for tp in sorted(arrived)})
+        return self._commit_starts({tp: arrived[tp] for tp in commit_first}, offsets)
+
+    def _holding(
+        self, crossing: Crossing, tp: TopicPartition, seat: SeatView, offset: int, known: int | None
+    ) -> Holding:
+        owned_since = seat.owned_since[tp]
+        period = period_of(
+            tp,
+            offset,
+            checkpoint=crossing.start,
+            topic=crossing.topics[tp.topic],
+            seat=seat.instance_id,
+            owned_since=owned_since,
+        )
+        return Holding(period=period, owned_since=owned_since, committed=known)
+
+    def _commit_starts(
+        self, seats: Mapping[TopicPartition, SeatView], offsets: Mapping[TopicPartition, StartOffset]
+    ) -> frozenset[TopicPartition]:
+        """Commit starts that the group does not have. Forget and return partitions whose commit it does not confirm."""
+        by_seat: dict[str, tuple[SeatView, dict[TopicPartition, int]]] = {}
+        for tp, seat in seats.items():
+            by_seat.setdefault(seat.instance_id, (seat, {}))[1][tp] = offsets[tp].offset
+        wanted = [SeatCommit(seat=seat, positions=positions) for seat, positions in by_seat.values()]
+        unacknowledged = frozenset(seats.keys() - self._commits.commit(wanted))
+        self._ledger.forget(unacknowledged)
+        return unacknowledged
+
+
+class StartOffsets:
+    """Where partitions start, as offsets that their logs have: what the rules say, looked up and checked."""
+
+    def __init__(self, context: BoundaryContext, stops: StopOffsets) -> None:
+        self._group = context.group
+        self._options = context.options
+        self._stops = stops
+
+    def of(
+        self, crossing: Crossing, starts: Mapping[TopicPartition, Start], heard: Set[TopicPartition]
+    ) -> Mapping[TopicPartition, StartOffset]:
+        """The offset at which each partition starts.
+
+        A partition whose start only its leader knows is left out until a leader answers.
+
+        Args:
+            crossing: the boundary.
+            starts: where partitions start, by the rules.
+            heard: partitions whose leaders answer.
+        """
+        wanted = self._resolve(crossing, {tp: start.offset for tp, start in starts.items()}, heard)
+        offsets = self._within_logs(crossing, starts, wanted, heard)
+        return {tp: StartOffset(offset, truncated=offset < wanted[tp]) for tp, offset in offsets.items()}
 
     def _resolve(
         self, crossing: Crossing, offsets: Mapping[TopicPartition, int | OffsetSpec], heard: Set[TopicPartition]
@@ -253,31 +327,3 @@ class Adoption:
             [out_of_log(tp, offsets[tp], None, log_ranges[tp]) for tp in sorted(nearest) if nearest[tp] != offsets[tp]]
         )
         return {**offsets, **nearest}
-
-    # ----------------------------------------------------------------------------------------- into the ledger
-
-    def _holding(
-        self, crossing: Crossing, tp: TopicPartition, seat: SeatView, offset: int, known: int | None
-    ) -> Holding:
-        owned_since = seat.owned_since[tp]
-        period = period_of(
-            tp,
-            offset,
-            checkpoint=crossing.start,
-            topic=crossing.topics[tp.topic],
-            seat=seat.instance_id,
-            owned_since=owned_since,
-        )
-        return Holding(period=period, owned_since=owned_since, committed=known)
-
-    def _commit_starts(
-        self, seats: Mapping[TopicPartition, SeatView], offsets: Mapping[TopicPartition, int]
-    ) -> frozenset[TopicPartition]:
-        """Commit starts that the group does not have. Forget and return partitions whose commit it does not confirm."""
-        by_seat: dict[str, tuple[SeatView, dict[TopicPartition, int]]] = {}
-        for tp, seat in seats.items():
-            by_seat.setdefault(seat.instance_id, (seat, {}))[1][tp] = offsets[tp]
-        wanted = [SeatCommit(seat=seat, positions=positions) for seat, positions in by_seat.values()]
-        unacknowledged = frozenset(seats.keys() - self._commits.commit(wanted))
-        self._ledger.forget(unacknowledged)
-        return unacknowledged
