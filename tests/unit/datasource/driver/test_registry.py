@@ -218,7 +218,7 @@ def test_who_passes_for_the_sidecar_of_an_executor_is_refused_while_that_lives(
 
     wait_for(refused, "the impostor to be refused", 30)
     assert addresses(registry) == [HERE]
-    (warning,) = [each.getMessage() for each in caplog.records if "passes for" in each.getMessage()]
+    (warning,) = [each.getMessage() for each in caplog.records if "is no sidecar of that executor" in each.getMessage()]
     assert "the sidecar of executor '1': one at 127.0.0.1, which lives, and one at 127.0.0.1, which" in warning
 
 

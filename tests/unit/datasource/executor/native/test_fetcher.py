@@ -764,7 +764,7 @@ def test_a_log_that_is_no_longer_the_one_that_was_read_is_lost_from_there() -> N
         (lambda n, _: partition(n, error=6), "t-0: NOT_LEADER_OR_FOLLOWER"),
         (lambda n, _: partition(n, error=74), "t-0: FENCED_LEADER_EPOCH"),
         (lambda n, _: partition(n, error=56), "t-0: KAFKA_STORAGE_ERROR"),
-        (lambda n, _: partition(n + 1), "what it was not asked for"),
+        (lambda n, _: partition(n + 1), "a partition that it was not asked for"),
         (lambda _, __: log(0, 3, magic=1), "record format 1"),
         (lambda _, __: log(0, 3), "records before offset 5"),
     ],
@@ -780,7 +780,7 @@ def test_an_answer_that_is_out_of_the_ordinary_is_unusual(say: Any, why: str) ->
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (lambda _: response({}), "not answer for all"),
+        (lambda _: response({}), "not answer for each"),
         (lambda _: response({TOPIC_ID: [partition(0), partition(0)]}), "not asked for"),
         (lambda _: response({UUID(int=1): [partition(0)]}), "not asked for"),
         (lambda _: response({}, error=ErrorCode.unsupported_version.value), "UNSUPPORTED_VERSION"),
