@@ -234,9 +234,9 @@ def test_a_token_travels_as_rfc_7628_says() -> None:
 @pytest.mark.parametrize(
     ("token", "message"),
     [
-        (Token("", FOREVER_S), "is none"),
-        (Token("with space", FOREVER_S), "is none"),
-        (Token("x\x01auth=Bearer y", FOREVER_S), "is none"),
+        (Token("", FOREVER_S), "is no token"),
+        (Token("with space", FOREVER_S), "is no token"),
+        (Token("x\x01auth=Bearer y", FOREVER_S), "is no token"),
         (Token("ok", FOREVER_S, {"auth": "x"}), "extension 'auth' cannot be sent"),
         (Token("ok", FOREVER_S, {"a1": "x"}), "extension 'a1' cannot be sent"),
         (Token("ok", FOREVER_S, {"a": "x\x01y"}), "extension 'a' cannot be sent"),
