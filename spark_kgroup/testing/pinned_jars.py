@@ -124,6 +124,9 @@ def _fetcher(pins: Sequence[Pin], into: Path, repository: str) -> Callable[[str]
     """A function that fetches the jar of the name it is given."""
     try:
         import pooch
+
+        # BEFORE the threads that fetch: where several import it at once, Python may find a deadlock among its modules.
+        import requests  # noqa: F401
     except ModuleNotFoundError:
         raise EnvironmentProblem(
             "Fetching jars needs pooch, which is not installed: pip install 'spark-kgroup[testing]'."
