@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
@@ -126,7 +127,7 @@ def _fetcher(pins: Sequence[Pin], into: Path, repository: str) -> Callable[[str]
         import pooch
 
         # BEFORE the threads that fetch: where several import it at once, Python may find a deadlock among its modules.
-        import requests  # noqa: F401
+        import_module("requests")
     except ModuleNotFoundError:
         raise EnvironmentProblem(
             "Fetching jars needs pooch, which is not installed: pip install 'spark-kgroup[testing]'."

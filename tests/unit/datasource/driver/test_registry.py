@@ -74,14 +74,6 @@ def registry(request: pytest.FixtureRequest) -> Registry:
     return registry
 
 
-@pytest.fixture
-def server(registry: Registry) -> Iterator[RegistryServer]:
-    server = RegistryServer(Requests(registry))
-    server.start()
-    yield server
-    server.close()
-
-
 def of_its_own(**options: Any) -> RegistryServer:
     """A server that a test starts and closes itself, of a registry that it does not look at."""
     return RegistryServer(Requests(Registry(SEATS)), **options)
