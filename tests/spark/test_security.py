@@ -26,7 +26,7 @@ RECORDS = 20
 CLIENT_SECRET = "between-the-client-and-its-provider"
 
 HIDE_INLINE_KEYS = r"(?i)url|key\.pem|keystore\.key|oauthbearer\.config"
-"""README's value of spark.sql.redaction.options.regex (Spark's own: (?i)url) for users who have a key as text."""
+"""The site's value (Operate, Security) of spark.sql.redaction.options.regex (Spark's own: (?i)url) for users who have a key as text."""
 
 Properties = dict[str, str]
 
@@ -62,7 +62,7 @@ def topic(secured_kafka: "SecuredKafka") -> str:
 
 @pytest.fixture
 def allowed(secured_kafka: "SecuredKafka", topic: str, group: str) -> Callable[[str], None]:
-    """Give a user the rights that a query needs by README, and no more."""
+    """Give a user the rights that a query needs by docs/operate/security.md, and no more."""
 
     def allow(user: str) -> None:
         secured_kafka.allow(user, AclOperation.READ, topic=topic)

@@ -1,6 +1,6 @@
 """The promises, as pure functions: a history in, violations out.
 
-Each function stands for one sentence of *What is promised* in README.md, or for one that the run needs of Kafka itself.
+Each function stands for one sentence of docs/explain/promises.md, or for one that the run needs of Kafka itself.
 `PROMISES` is the list of all. A topic that was recreated begins a new life: offsets are compared within one life.
 """
 
