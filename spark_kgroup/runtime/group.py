@@ -15,15 +15,15 @@ from spark_kgroup.errors import BrokerError, GroupUnsettled
 from spark_kgroup.limits import LEAVE_TIMEOUT_MS, STARTUP_TIMEOUT_MS
 from spark_kgroup.member import contract
 from spark_kgroup.model import DescribedGroup, DescribedMember, MemberIdentity, TopicPartition
-from spark_kgroup.runtime.commits import Commits
 from spark_kgroup.runtime.descriptors import make_room_for
 from spark_kgroup.runtime.metadata_watch import MetadataWatch
+from spark_kgroup.runtime.offset_committer import Commits
 from spark_kgroup.runtime.offsets import Offsets
 from spark_kgroup.runtime.own_ids import OwnIds
 from spark_kgroup.runtime.seats import SeatConfigs, Seats
 from spark_kgroup.runtime.session import Observer, Session
 from spark_kgroup.runtime.settings import GroupSettings
-from spark_kgroup.runtime.shares import Shares
+from spark_kgroup.runtime.target_watch import Shares
 from spark_kgroup.runtime.topics import PatternSubscription, Topics
 from spark_kgroup.runtime.views import GroupView
 from spark_kgroup.wire.cluster import Cluster

@@ -16,7 +16,7 @@ from harness.reader_option import READER
 from harness.waiting import wait_for
 from pyspark_kgroup.driver.registry.registry import Registry
 from pyspark_kgroup.driver.registry.requests import Requests
-from pyspark_kgroup.driver.registry.seats import Scan
+from pyspark_kgroup.driver.registry.seat_bindings import Scan
 from pyspark_kgroup.driver.registry.server import RegistryServer
 from pyspark_kgroup.executor.sidecar_dir import RecentFailures, SidecarDir, sidecar_dir_of
 from pyspark_kgroup.executor.worker.registry_client import RegistryClient

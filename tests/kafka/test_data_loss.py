@@ -26,7 +26,7 @@ from harness.sidecars import read_on, sidecars_of, sleeping_executor
 from harness.waiting import wait_for
 
 from pyspark_kgroup.driver.registry.registry import Registry
-from pyspark_kgroup.driver.registry.seats import Scan
+from pyspark_kgroup.driver.registry.seat_bindings import Scan
 from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.executor.read.range_reader import read_ranges
 from pyspark_kgroup.options.parser import parse

@@ -147,7 +147,7 @@ class Query:
             start: where it begins.
             end: where it ends.
         """
-        from pyspark_kgroup.driver.tickets import seat_reads, tickets_of  # not needed to join
+        from pyspark_kgroup.driver.ticket_plan import seat_reads, tickets_of  # not needed to join
 
         with self._lock:
             self._skipped.on_tickets(end)

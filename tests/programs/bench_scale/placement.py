@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from random import Random
 
 from bench_scale.measured import Placement
-from pyspark_kgroup.driver.registry.seats import Seats
+from pyspark_kgroup.driver.registry.seat_bindings import Seats
 from pyspark_kgroup.shared.tickets import Executor
 
 _BATCHES = 60

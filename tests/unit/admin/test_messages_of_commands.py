@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from spark_kgroup.admin import describe_command, group_plan
+from spark_kgroup.admin.command_output import complain
 from spark_kgroup.admin.describe_command import lines_of
 from spark_kgroup.admin.group_plan import Change, GroupPlan
 from spark_kgroup.admin.member_command import write_json, write_text
-from spark_kgroup.admin.messages import complain
 from spark_kgroup.assignors.plan import Plan
 from spark_kgroup.errors import GroupRejected
 from spark_kgroup.model import DescribedGroup, DescribedMember

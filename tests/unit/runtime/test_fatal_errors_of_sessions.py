@@ -15,7 +15,7 @@ from spark_kgroup.runtime.metadata_watch import MetadataWatch
 from spark_kgroup.runtime.own_ids import OwnIds
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, ProtocolSettings
-from spark_kgroup.runtime.shares import Shares
+from spark_kgroup.runtime.target_watch import Shares
 from spark_kgroup.runtime.topics import PatternSubscription
 from spark_kgroup.topic_pattern import TopicPattern
 from spark_kgroup.wire import messages

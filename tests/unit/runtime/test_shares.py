@@ -13,7 +13,7 @@ from spark_kgroup.member.consumer_contract import NewsExpected
 from spark_kgroup.model import CLASSIC, CONSUMER, DescribedGroup, DescribedMember, MemberIdentity, TopicPartition
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings, ProtocolSettings
-from spark_kgroup.runtime.shares import Shares
+from spark_kgroup.runtime.target_watch import Shares
 from spark_kgroup.wire.groups import Groups
 
 P0 = frozenset({TopicPartition("orders", 0)})

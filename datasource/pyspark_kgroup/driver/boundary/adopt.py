@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from pyspark_kgroup.driver.boundary.acknowledgement import Acknowledgement, changed_from
+from pyspark_kgroup.driver.boundary.boundary_state import Crossing
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
-from pyspark_kgroup.driver.boundary.crossing import Crossing
 from pyspark_kgroup.driver.boundary.former_seats import FormerSeats
 from pyspark_kgroup.driver.boundary.hand_over import HandOver
 from pyspark_kgroup.driver.boundary.ignored_commits import IgnoredCommitWarnings

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from pyspark_kgroup.driver.boundary.boundary_state import Crossing
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
-from pyspark_kgroup.driver.boundary.crossing import Crossing
 from pyspark_kgroup.driver.boundary.stop_offsets import StopOffsets
 from pyspark_kgroup.offsets.plan import NO_LIMIT, Limit, apply_limit, apply_limit_in_bytes, in_turn
 from spark_kgroup.model import TopicPartition

@@ -16,9 +16,9 @@ from dataclasses import replace
 from pyspark_kgroup.driver.boundary.acknowledgement import Acknowledgement
 from pyspark_kgroup.driver.boundary.adopt import Adoption
 from pyspark_kgroup.driver.boundary.batch_end import BatchEnd
-from pyspark_kgroup.driver.boundary.commits import Commits
+from pyspark_kgroup.driver.boundary.boundary_commits import Commits
+from pyspark_kgroup.driver.boundary.boundary_state import Crossing
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
-from pyspark_kgroup.driver.boundary.crossing import Crossing
 from pyspark_kgroup.driver.boundary.former_seats import FormerSeats
 from pyspark_kgroup.driver.boundary.group_port import GroupPort
 from pyspark_kgroup.driver.boundary.hand_over import HandOver

@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from pyspark_kgroup.driver.boundary.commits import SeatShare
+from pyspark_kgroup.driver.boundary.boundary_commits import SeatShare
+from pyspark_kgroup.driver.boundary.boundary_state import Crossing
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
-from pyspark_kgroup.driver.boundary.crossing import Crossing
 from spark_kgroup.model import NO_GENERATION, DescribedGroup, DescribedMember, ErrorCode, TopicPartition
 from spark_kgroup.runtime.views import GroupView, SeatView
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pyspark_kgroup.driver.boundary.commits import SeatShare
+from pyspark_kgroup.driver.boundary.boundary_commits import SeatShare
+from pyspark_kgroup.driver.boundary.boundary_state import Crossing
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
-from pyspark_kgroup.driver.boundary.crossing import Crossing
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS
 from spark_kgroup.model import MemberIdentity, TopicPartition
 from spark_kgroup.runtime.views import GroupView, SeatCommit

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from pyspark_kgroup.driver.boundary.crossing import Crossing
+from pyspark_kgroup.driver.boundary.boundary_state import Crossing
 from pyspark_kgroup.driver.boundary.group_port import GroupPort
 from pyspark_kgroup.limits import IDLE_TOPICS_MAX_AGE_MS
 from pyspark_kgroup.offsets.checkpoint import Checkpoint

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from pyspark_kgroup.driver.boundary.crossing import Crossing
+from pyspark_kgroup.driver.boundary.boundary_state import Crossing
 from pyspark_kgroup.offsets.adoption import Committed, Start, Writer
 from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.values import join

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import logging
 
-from pyspark_kgroup.driver.boundary.commits import SeatShare
+from pyspark_kgroup.driver.boundary.boundary_commits import SeatShare
+from pyspark_kgroup.driver.boundary.boundary_state import Crossing
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
-from pyspark_kgroup.driver.boundary.crossing import Crossing
 from pyspark_kgroup.driver.boundary.hand_over import HandOver
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, LOOK_WAIT_MS
 from spark_kgroup.runtime.views import GroupView

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import logging
 
+from pyspark_kgroup.driver.boundary.boundary_state import Crossing
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
-from pyspark_kgroup.driver.boundary.crossing import Crossing
 
 log = logging.getLogger(__name__)
 

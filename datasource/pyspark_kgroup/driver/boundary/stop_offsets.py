@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
-from pyspark_kgroup.driver.boundary.crossing import Crossing
+from pyspark_kgroup.driver.boundary.boundary_state import Crossing
 from pyspark_kgroup.driver.boundary.group_port import GroupPort
 from pyspark_kgroup.limits import LEADER_PATIENCE_MS
 from pyspark_kgroup.offsets.adoption import topic_key

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kgroup.driver.registry.reporting import Counts
-from pyspark_kgroup.driver.registry.seats import Home, Scan
+from pyspark_kgroup.driver.registry.seat_bindings import Home, Scan
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.plan import NO_LIMIT
 from pyspark_kgroup.options.parser import SourceOptions

@@ -19,7 +19,7 @@ from typing import Final
 
 from pyspark_kgroup.driver.registry.record_sizes import RecordSizes
 from pyspark_kgroup.driver.registry.reporting import Counts
-from pyspark_kgroup.driver.registry.seats import Home, Scan, Seats
+from pyspark_kgroup.driver.registry.seat_bindings import Home, Scan, Seats
 from pyspark_kgroup.errors import SeatRefused
 from pyspark_kgroup.limits import CHANNEL_BYTES_MAX, SIDECARS_IN_TICKET
 from pyspark_kgroup.shared.messages import Bind, Bound, NothingLeft, Refused, Served

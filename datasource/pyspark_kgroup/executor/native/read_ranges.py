@@ -25,7 +25,7 @@ from pyspark_kgroup.executor.native.decode import Decoder, Unusual
 from pyspark_kgroup.executor.native.fetch_settings import FetchSettings
 from pyspark_kgroup.executor.native.fetched_log import LogLost, Refused
 from pyspark_kgroup.executor.native.fetcher import Chunk, Fetcher
-from pyspark_kgroup.executor.native.means import native_means
+from pyspark_kgroup.executor.native.reader_setup import native_means
 from pyspark_kgroup.limits import FETCH_JOINED_BYTES_MAX, FETCH_LARGE_BYTES
 from pyspark_kgroup.offsets.data_loss import WAYS_OUT
 from pyspark_kgroup.shared.arrow import rebatch

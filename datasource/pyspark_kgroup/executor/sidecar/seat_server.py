@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.executor.batch_stream import BatchSender
 from pyspark_kgroup.executor.native.decode import Unusual
-from pyspark_kgroup.executor.native.means import native_means
+from pyspark_kgroup.executor.native.reader_setup import native_means
 from pyspark_kgroup.executor.read.read_sizes import ReadSizes
 from pyspark_kgroup.executor.sidecar.prefetch_buffer import PrefetchBuffer
 from pyspark_kgroup.executor.sidecar.prefetcher import Prefetcher

@@ -21,12 +21,12 @@ import pytest
 from harness.waiting import wait_for
 
 from pyspark_kgroup.driver.registry import requests as requests_module
-from pyspark_kgroup.driver.registry import seats as seats_module
+from pyspark_kgroup.driver.registry import seat_bindings as seats_module
 from pyspark_kgroup.driver.registry.peers import Admissions
 from pyspark_kgroup.driver.registry.registry import Registry
 from pyspark_kgroup.driver.registry.reporting import Counts
 from pyspark_kgroup.driver.registry.requests import Requests
-from pyspark_kgroup.driver.registry.seats import Scan
+from pyspark_kgroup.driver.registry.seat_bindings import Scan
 from pyspark_kgroup.driver.registry.server import RegistryServer
 from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.limits import REGISTRY_PORT_WAIT_MS

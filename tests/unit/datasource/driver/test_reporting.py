@@ -18,7 +18,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from pyspark_kgroup.driver.registry.reporting import Counts, commit_metadata, latest_offset
-from pyspark_kgroup.driver.registry.seats import Home
+from pyspark_kgroup.driver.registry.seat_bindings import Home
 from pyspark_kgroup.listener import KgroupListener, lag_of, line_of
 from pyspark_kgroup.offsets.checkpoint import Checkpoint, Owned, Period, Topic
 from pyspark_kgroup.shared.tickets import Executor

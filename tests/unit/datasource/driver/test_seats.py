@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from pyspark_kgroup.driver.registry import seats as seats_module
-from pyspark_kgroup.driver.registry.seats import Binding, Scan, Seats
+from pyspark_kgroup.driver.registry import seat_bindings as seats_module
+from pyspark_kgroup.driver.registry.seat_bindings import Binding, Scan, Seats
 from pyspark_kgroup.errors import SeatRefused
 from pyspark_kgroup.limits import MISSED_BATCHES_MIN, PAST_RANGES_MAX, SCANS_MAX
 from pyspark_kgroup.shared.tickets import Executor, Mode

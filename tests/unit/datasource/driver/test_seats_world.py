@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from pyspark_kgroup.driver.registry import seats as seats_module
-from pyspark_kgroup.driver.registry.seats import Binding, Home, Part, Scan, Seats, parts_of
+from pyspark_kgroup.driver.registry import seat_bindings as seats_module
+from pyspark_kgroup.driver.registry.seat_bindings import Binding, Home, Part, Scan, Seats, parts_of
 from pyspark_kgroup.shared.tickets import Executor, Mode
 
 SEEDS = os.environ.get("KGROUP_SIMULATION_SEEDS")

@@ -17,7 +17,7 @@ from pyspark_kgroup.limits import LEADER_PATIENCE_MS
 from pyspark_kgroup.offsets.data_loss import LogRange, out_of_log
 from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
 from pyspark_kgroup.offsets.pieces import Span, pieces
-from pyspark_kgroup.options.batch import BatchOptions
+from pyspark_kgroup.options.batch_options import BatchOptions
 from pyspark_kgroup.options.offset_bound import LATEST, OffsetBound, check_order
 from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.options.values import join

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pyspark_kgroup.driver.boundary.crossing import Crossing
+from pyspark_kgroup.driver.boundary.boundary_state import Crossing
 from pyspark_kgroup.driver.boundary.group_port import GroupPort
 from pyspark_kgroup.driver.boundary.ledger import Ledger
 from pyspark_kgroup.driver.boundary.taken_over import find_taken_over

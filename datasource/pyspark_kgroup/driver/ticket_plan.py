@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pyspark_kgroup.driver.boundary.boundary import Boundary
 from pyspark_kgroup.driver.leaders import leader_of, ranges_of
 from pyspark_kgroup.driver.registry.executors import Executors
-from pyspark_kgroup.driver.registry.seats import Part, parts_of
+from pyspark_kgroup.driver.registry.seat_bindings import Part, parts_of
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.plan import Ranges, positions_by_seat, ranges_by_seat
 from pyspark_kgroup.options.parser import SourceOptions
