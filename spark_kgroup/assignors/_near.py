@@ -16,7 +16,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import NamedTuple
 
-from spark_kgroup.assignors._balance import Share, _kinds_of_topics, _Spread
+from spark_kgroup.assignors._balance import MemberTarget, _kinds_of_topics, _Spread
 from spark_kgroup.assignors._racks import is_near, racks_of_partitions
 from spark_kgroup.model import TopicDescription, TopicPartition
 
@@ -42,7 +42,7 @@ def near_shares(
     topics: Mapping[str, TopicDescription],
     held: Mapping[str, frozenset[TopicPartition]],
     racks: Mapping[str, str],
-) -> dict[str, Share]:
+) -> dict[str, MemberTarget]:
     """Spread all partitions over members, of which some have a rack.
 
     Args:
@@ -164,7 +164,7 @@ def _shares_of(
     sorts: Sequence[Sequence[TopicPartition]],
     sort_of: Mapping[TopicPartition, int],
     held: Mapping[str, frozenset[TopicPartition]],
-) -> dict[str, Share]:
+) -> dict[str, MemberTarget]:
     """Which member gets which partition: a holder keeps its own, the lowest indexes first, and the rest goes round."""
     lacks: dict[str, dict[int, int]] = {}
     kept: dict[str, frozenset[TopicPartition]] = {}
@@ -179,6 +179,6 @@ def _shares_of(
     all_kept = frozenset().union(*kept.values())
     dealt = [iter([partition for partition in alike if partition not in all_kept]) for alike in sorts]
     return {
-        member: Share(own, [p for t, count in lacks[member].items() for p in islice(dealt[t], count)])
+        member: MemberTarget(own, [p for t, count in lacks[member].items() for p in islice(dealt[t], count)])
         for member, own in kept.items()
     }

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import filterfalse
 from typing import Final, NamedTuple
 
-from spark_kgroup.assignors._balance import Share, equal_shares, fair_shares
+from spark_kgroup.assignors._balance import MemberTarget, equal_shares, fair_shares
 from spark_kgroup.assignors._near import near_shares
 from spark_kgroup.assignors._racks import racks_matter, racks_of_members, racks_of_partitions
 from spark_kgroup.assignors.contract import RebalanceProtocol, ranked
@@ -48,7 +48,7 @@ class Target(NamedTuple):
         withheld: partitions that must stay unassigned in this round: a member claims them that does not keep them.
     """
 
-    shares: Mapping[str, Share]
+    shares: Mapping[str, MemberTarget]
     withheld: frozenset[TopicPartition]
 
 
@@ -197,7 +197,7 @@ def _holder(claimants: Sequence[GroupMember]) -> str | None:
 
 
 def _still_claimed(
-    claims: Mapping[str, frozenset[TopicPartition]], shares: Mapping[str, Share]
+    claims: Mapping[str, frozenset[TopicPartition]], shares: Mapping[str, MemberTarget]
 ) -> frozenset[TopicPartition]:
     """The partitions that a member claims and does not keep: they must stay unassigned in this round."""
     given_up = [own - shares[member].kept for member, own in claims.items() if own is not shares[member].kept]

@@ -29,7 +29,7 @@ from spark_kgroup.errors import FencedInstanceId, GroupError
 from spark_kgroup.limits import REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS
 from spark_kgroup.member import contract
 from spark_kgroup.member.config import MemberConfig, PreviouslyOwned
-from spark_kgroup.member.contract import Shares
+from spark_kgroup.member.contract import Assignments
 from spark_kgroup.member.heartbeats import Heartbeats
 from spark_kgroup.member.machine import StateMachine
 from spark_kgroup.member.ownership import Ownership
@@ -225,7 +225,7 @@ class Actions(StateMachine[MemberConfig, State, Timer]):
         """
         return tuple((name, replace(each, user_data=None if each.user_data else b"")) for name, each in protocols)
 
-    def _send_sync(self, shares: Shares, now_ms: int) -> Effects:
+    def _send_sync(self, shares: Assignments, now_ms: int) -> Effects:
         """AbstractCoordinator.onJoinFollower, onLeaderElected: a non-assigning member sends "an empty assignment"."""
         self._become(State.SYNCING)
         request = contract.SyncRequest(identity=self.identity, protocol=self._protocol, assignments=shares)

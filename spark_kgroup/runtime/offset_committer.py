@@ -41,7 +41,7 @@ _TOO_LARGE = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.INVALID_COMMIT
 second."""
 
 
-class Commits:
+class OffsetCommitter:
     """Commits under the identities of our seats.
 
     Args:

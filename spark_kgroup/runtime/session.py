@@ -372,7 +372,7 @@ class Session:
         if assignments is not None and self._still_assigns(work):
             self.post(contract.AssignmentComputed(generation=work.generation, assignments=assignments))
 
-    async def _compute_assignment(self, work: contract.ComputeAssignment) -> contract.Shares | None:
+    async def _compute_assignment(self, work: contract.ComputeAssignment) -> contract.Assignments | None:
         """The assignor's assignment from fresh metadata, or None once the generation is over."""
         wanted = sorted({topic for member in work.members for topic in member.subscription.topics})
         backoff = Backoff(self._rng)
@@ -474,7 +474,7 @@ class Session:
 
 def _assign(
     assignor: Assignor, work: contract.ComputeAssignment, topics: Mapping[str, TopicDescription], hidden: Set[str]
-) -> contract.Shares:
+) -> contract.Assignments:
     """The partitions that every member shall own. Runs in a thread: it takes values and gives values."""
     assignment = assignor.assign(work.members, topics)
     return tuple(sorted((with_claims_of(hidden, assignment, work.members) if hidden else assignment).items()))

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 _Members = frozenset[MemberIdentity]
 
 
-class Shares:
+class TargetWatch:
     """Compares our seats with the group's description, in a task of its own.
 
     Args:

@@ -383,7 +383,7 @@ class FakeGroup:
         shares = self._deal(answer.members) if leads else ()
         self._ask(name, contract.SyncRequest(identity=identity, protocol=PROTOCOL, assignments=shares))
 
-    def _deal(self, members: Iterable[GroupMember]) -> contract.Shares:
+    def _deal(self, members: Iterable[GroupMember]) -> contract.Assignments:
         """The leader assigns as the test says, except partitions that another member claims."""
         ids = {str(member.instance_id): member.member_id for member in members}
         claims = {tp: str(member.instance_id) for member in members for tp in member.subscription.owned}

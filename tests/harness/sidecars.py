@@ -29,8 +29,8 @@ from pyspark_kgroup.shared.tickets import (
     Executor,
     Leader,
     Mode,
+    OffsetRange,
     Position,
-    Range,
     ReadSettings,
     RegistryAccess,
     SeatRanges,
@@ -117,7 +117,7 @@ class Query:
     def plan(self, ranges: Mapping[int, tuple[int, int]], *, batch: str | None = None) -> list[TicketPayload]:
         """The tickets of the next batch, which reads these offsets: partition -> (start, end)."""
         reads = {
-            seat: [Range(self.topic, p, *ranges[p], self._leaders.get(p)) for p in partitions if p in ranges]
+            seat: [OffsetRange(self.topic, p, *ranges[p], self._leaders.get(p)) for p in partitions if p in ranges]
             for seat, partitions in self.owned.items()
         }
         reads = {seat: some for seat, some in reads.items() if some}
@@ -133,7 +133,7 @@ class Query:
 
     def plan_reads(
         self,
-        reads: Mapping[str, Sequence[Range]],
+        reads: Mapping[str, Sequence[OffsetRange]],
         owned: Mapping[str, Sequence[Position]],
         *,
         batch: str | None = None,
@@ -143,7 +143,7 @@ class Query:
         scan = self.registry.plan(batch or f"batch {next(self._batches)}", pieces, owned)
         return [self._ticket(scan, number, reads) for number in range(len(scan.tickets))]
 
-    def _ticket(self, scan: Scan, number: int, reads: Mapping[str, Sequence[Range]]) -> TicketPayload:
+    def _ticket(self, scan: Scan, number: int, reads: Mapping[str, Sequence[OffsetRange]]) -> TicketPayload:
         seat = scan.tickets[number]
         fixed = None if seat is None else SeatRanges(seat=seat, ranges=tuple(reads[seat]))
         return TicketPayload(

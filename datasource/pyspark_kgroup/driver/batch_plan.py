@@ -16,7 +16,7 @@ from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.limits import LEADER_PATIENCE_MS
 from pyspark_kgroup.offsets.data_loss import LogRange, out_of_log
 from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
-from pyspark_kgroup.offsets.pieces import Span, pieces
+from pyspark_kgroup.offsets.pieces import OffsetInterval, pieces
 from pyspark_kgroup.options.batch_options import BatchOptions
 from pyspark_kgroup.options.offset_bound import LATEST, OffsetBound, check_order
 from pyspark_kgroup.options.security import driver_settings
@@ -145,7 +145,7 @@ class _BatchRead:
             log.warning("Nothing is read of %s", which)
         return {tp: found.offset for tp, found in answers.found.items()}
 
-    async def _spans(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, Span]:
+    async def _spans(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetInterval]:
         """The offsets to read of each partition, by options."""
         partitions = sorted(ends)
         committed = await self._committed(partitions)  # first: a group at work may commit beyond listed ends
@@ -157,7 +157,7 @@ class _BatchRead:
         logs = {tp: LogRange(firsts[tp], max(firsts[tp], ends[tp])) for tp in partitions}
         starts, stops = await asyncio.gather(self._starts(logs, readable, committed), self._stops(logs, readable))
         self._check_found(starts, stops, readable)
-        return {tp: Span(starts[tp], stops[tp]) for tp in partitions}
+        return {tp: OffsetInterval(starts[tp], stops[tp]) for tp in partitions}
 
     def _check_found(
         self,

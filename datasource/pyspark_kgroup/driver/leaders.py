@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pyspark_kgroup.shared.tickets import Leader, Range
+from pyspark_kgroup.shared.tickets import Leader, OffsetRange
 from spark_kgroup.model import TopicDescription, TopicPartition
 
 
 def ranges_of(
     piece: Iterable[tuple[TopicPartition, tuple[int, int]]], topics: Mapping[str, TopicDescription]
-) -> tuple[Range, ...]:
+) -> tuple[OffsetRange, ...]:
     """The ranges that one task reads, with the leaders as `topics` have them."""
-    return tuple(Range(*tp, *span, leader_of(topics, tp)) for tp, span in piece)
+    return tuple(OffsetRange(*tp, *span, leader_of(topics, tp)) for tp, span in piece)
 
 
 def leader_of(topics: Mapping[str, TopicDescription], partition: TopicPartition) -> Leader | None:

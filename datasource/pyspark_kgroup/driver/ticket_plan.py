@@ -15,7 +15,7 @@ from pyspark_kgroup.driver.registry.seat_bindings import Part, parts_of
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.plan import Ranges, positions_by_seat, ranges_by_seat
 from pyspark_kgroup.options.parser import SourceOptions
-from pyspark_kgroup.shared.tickets import Mode, Position, Range, SeatRanges, TicketPayload
+from pyspark_kgroup.shared.tickets import Mode, OffsetRange, Position, SeatRanges, TicketPayload
 from spark_kgroup.model import TopicPartition
 
 
@@ -27,7 +27,7 @@ class SeatReads(NamedTuple):
         owned: seat -> where the next batch begins. Seats fetch ahead from there.
     """
 
-    pieces: Mapping[str, Sequence[Sequence[Range]]]
+    pieces: Mapping[str, Sequence[Sequence[OffsetRange]]]
     owned: Mapping[str, Sequence[Position]]
 
 

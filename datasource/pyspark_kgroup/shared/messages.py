@@ -35,7 +35,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Final, Literal, TypeVar, get_args, get_type_hints
 
 from pyspark_kgroup.errors import ChannelEnded
-from pyspark_kgroup.shared.tickets import Executor, Leader, Position, Range, Reader, SidecarAddress, TopicSize
+from pyspark_kgroup.shared.tickets import Executor, Leader, OffsetRange, Position, Reader, SidecarAddress, TopicSize
 
 JsonObject = dict[str, Any]
 
@@ -125,7 +125,7 @@ class Bound:
     op: ClassVar[str] = "bound"
     seat: str
     at_home: bool
-    ranges: tuple[Range, ...]
+    ranges: tuple[OffsetRange, ...]
     owned: tuple[Position, ...]
     home: SidecarAddress | None = None
 
@@ -281,7 +281,7 @@ class ReadFromServer:
 
     op: ClassVar[str] = "read-from-server"
     seat: str
-    ranges: tuple[Range, ...]
+    ranges: tuple[OffsetRange, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +294,7 @@ class ReadDirectly:
 
     op: ClassVar[str] = "read-directly"
     seat: str
-    ranges: tuple[Range, ...]
+    ranges: tuple[OffsetRange, ...]
     home: SidecarAddress | None = None
 
 
@@ -329,7 +329,7 @@ class Serve:
     """Send `ranges` to the worker whose socket is attached. The fields are those of `Bound` and `AddQuery`."""
 
     op: ClassVar[str] = "serve"
-    ranges: tuple[Range, ...]
+    ranges: tuple[OffsetRange, ...]
     owned: tuple[Position, ...]
     tells_sizes: bool
 
@@ -489,11 +489,11 @@ def _one_of(*names: str) -> Callable[[object], str]:
     return read
 
 
-def _range(value: object) -> Range:
+def _range(value: object) -> OffsetRange:
     match value:
         case [topic, partition, start_offset, end_offset, leader]:
             offsets = _integer(start_offset), _integer(end_offset)
-            return Range(_string(topic), _integer(partition), *offsets, _leader(leader))
+            return OffsetRange(_string(topic), _integer(partition), *offsets, _leader(leader))
     raise ValueError("no range")
 
 
@@ -550,7 +550,7 @@ _READERS: Final[Mapping[object, Callable[[object], object]]] = {
     Reader: _one_of("native", "librdkafka"),
     SidecarAddress | None: _address,
     tuple[str, ...]: lambda value: tuple(map(_string, _list(value))),
-    tuple[Range, ...]: lambda value: tuple(map(_range, _list(value))),
+    tuple[OffsetRange, ...]: lambda value: tuple(map(_range, _list(value))),
     tuple[Position, ...]: lambda value: tuple(map(_position, _list(value))),
     tuple[TopicSize, ...]: lambda value: tuple(map(_topic_size, _list(value))),
 }

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
-class Crossing:
+class BoundaryState:
     """One boundary.
 
     Attributes:

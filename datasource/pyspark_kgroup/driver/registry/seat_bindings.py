@@ -3,7 +3,7 @@
 Runs on: driver. Pure: executors, tickets and `now_ms` go in, bindings come out.
 
 The *home* of a seat is the executor whose sidecar runs the seat's server. The batch's two offsets alone decide which
-records are read. This module decides only where: `Seats` which ticket reads which seat, `SeatHomes` which executor is
+records are read. This module decides only where: `SeatBindings` which ticket reads which seat, `SeatHomes` which executor is
 home to which seat, and `LiveExecutors` which executors come into question. Three laws hold at every moment:
 
 1. Each seat of a scan, or each piece of its share if that is divided, is bound to exactly one of its tickets, for good.
@@ -352,7 +352,7 @@ class SeatHomes:
         return max(0, sum(max(0, share - len(self._held[key])) for key in self._live.with_tasks()) - len(self.free))
 
 
-class Seats:
+class SeatBindings:
     """Scans and tickets of one query, and which seat each ticket reads. Not thread-safe: under `Registry`'s lock.
 
     Memory: the scans of the last two batches, and as many scans before them as are within `PAST_RANGES_MAX`. There are

@@ -23,13 +23,13 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as AssignedPartition
 
 from pyspark_kgroup.errors import DataLoss
-from pyspark_kgroup.executor.native.decode import Senseless, Unusual
+from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka, MalformedBatch
 from pyspark_kgroup.executor.read.consumer_security import credential_files, is_refusal, usable_here
 from pyspark_kgroup.executor.read.records import record_batch
 from pyspark_kgroup.limits import ARROW_BATCH_BYTES_MAX, ARROW_BATCH_ROWS_MAX, READ_SILENCE_WARNED_MS
 from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, out_of_log
 from pyspark_kgroup.shared.arrow import before, last_offsets, rebatch
-from pyspark_kgroup.shared.tickets import Range, ReadSettings
+from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, KgroupError, OptionError, WireError
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import ErrorCode, TopicPartition
@@ -88,11 +88,11 @@ _UNKNOWN: Final = frozenset(
 
 
 def read_ranges(
-    ranges: Sequence[Range],
+    ranges: Sequence[OffsetRange],
     settings: ReadSettings,
     clock_s: Callable[[], float] = time.monotonic,
     *,
-    reasons: Mapping[TopicPartition, Unusual] = MappingProxyType({}),
+    reasons: Mapping[TopicPartition, FallbackToLibrdkafka] = MappingProxyType({}),
     quiet_since_s: float | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read exactly these ranges, each to its end.
@@ -283,10 +283,10 @@ class _Unread:
 
     def __init__(
         self,
-        ranges: Sequence[Range],
+        ranges: Sequence[OffsetRange],
         settings: ReadSettings,
         clock_s: Callable[[], float],
-        reasons: Mapping[TopicPartition, Unusual] = MappingProxyType({}),
+        reasons: Mapping[TopicPartition, FallbackToLibrdkafka] = MappingProxyType({}),
         quiet_since_s: float | None = None,
     ) -> None:
         self.open = {TopicPartition(r.topic, r.partition): r for r in ranges if r.start_offset < r.end_offset}
@@ -417,7 +417,7 @@ class _Unread:
 
     def _unreadable(self, partition: TopicPartition, why: str) -> WireError:
         """The error for a batch whose checksum is right."""
-        if isinstance(self._reasons.get(partition), Senseless):
+        if isinstance(self._reasons.get(partition), MalformedBatch):
             advice = (
                 "As its checksum is right, its producer wrote it so, and no consumer can read it: pass over it with a "
                 "fresh checkpoint and startingOffsets, or delete the records up to the next batch "
@@ -474,7 +474,7 @@ class _Unread:
         Raises:
             WireError: it was looked at before, and the native reader could not decode its records either.
         """
-        if partition in self._looks and isinstance(self._reasons.get(partition), Senseless):
+        if partition in self._looks and isinstance(self._reasons.get(partition), MalformedBatch):
             raise self._unreadable(partition, f"it gives nothing of it, and {log_range}")
         self._looks[partition] = str(log_range)
 

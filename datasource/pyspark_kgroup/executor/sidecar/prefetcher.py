@@ -17,7 +17,7 @@ from typing import Final
 
 from pyspark_kgroup.executor.native.broker_connection import BrokerConnection, Connecting
 from pyspark_kgroup.executor.native.connection_security import ConnectionSecurity
-from pyspark_kgroup.executor.native.decode import Decoder, Unusual
+from pyspark_kgroup.executor.native.decode import Decoder, FallbackToLibrdkafka
 from pyspark_kgroup.executor.native.fetch_settings import FetchSettings
 from pyspark_kgroup.executor.native.fetcher import Chunk, Fetcher
 from pyspark_kgroup.executor.sidecar.prefetch_buffer import PrefetchBuffer
@@ -68,7 +68,7 @@ class _Undecoded:
 class Prefetcher:
     """Fetches partitions that have a span in a `PrefetchBuffer`, each from the end of its span on.
 
-    All methods but `end` and `close` raise `Unusual` if a partition cannot be fetched natively.
+    All methods but `end` and `close` raise `FallbackToLibrdkafka` if a partition cannot be fetched natively.
 
     Args:
         ahead: of the seat.
@@ -171,7 +171,7 @@ class Prefetcher:
             unread: partition -> one past the last offset that is wanted now.
 
         Raises:
-            Unusual: none of them can be fetched natively. Those that can were read before.
+            FallbackToLibrdkafka: none of them can be fetched natively. Those that can were read before.
         """
         if self._room() > 0:
             self._fetch_too(self._parked)
@@ -189,10 +189,10 @@ class Prefetcher:
         """Close its connections. Safe to call twice."""
         self._fetcher.close()
 
-    def _failure(self, partition: TopicPartition) -> Unusual | None:
+    def _failure(self, partition: TopicPartition) -> FallbackToLibrdkafka | None:
         """Why it cannot be fetched natively, or None if it can."""
         if partition not in self._fetched:
-            return Unusual(f"the driver did not know who leads {partition}")
+            return FallbackToLibrdkafka(f"the driver did not know who leads {partition}")
         return self._fetcher.left.get(partition)
 
     def _room(self) -> int:
@@ -296,7 +296,7 @@ class Prefetcher:
         """Put records into the span, from where that ends up to `end`, or until they have become `bytes_max`.
 
         Raises:
-            Unusual: they are not ordinary. The records before them are in the span.
+            FallbackToLibrdkafka: they are not ordinary. The records before them are in the span.
         """
         partition = chunk.partition
         position = self._ahead.next_offset(partition)
@@ -309,7 +309,7 @@ class Prefetcher:
         if decoded.leader_epoch >= 0:
             self._last_epochs[partition] = decoded.leader_epoch
         if decoded.complete and decoded.next_offset != min(end, chunk.next_offset):
-            raise Unusual(
+            raise FallbackToLibrdkafka(
                 f"{partition}: batches end at offset {decoded.next_offset}, and their headers say {chunk.next_offset}"
             )
 

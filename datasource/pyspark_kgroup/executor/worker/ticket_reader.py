@@ -43,7 +43,7 @@ from pyspark_kgroup.shared.messages import (
     Refused,
     Served,
 )
-from pyspark_kgroup.shared.tickets import Executor, Range, ReadSettings, RegistryAccess, TicketPayload
+from pyspark_kgroup.shared.tickets import Executor, OffsetRange, ReadSettings, RegistryAccess, TicketPayload
 from spark_kgroup.model import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class Worker:
         query = self._query(ticket.registry) if ticket.registry is not None else None
         answer, channel = query.ask(ticket) if query is not None else (None, None)
         try:
-            ranges: Sequence[Range] = ()
+            ranges: Sequence[OffsetRange] = ()
             match answer:
                 case ReadFromServer() if query is not None and channel is not None:
                     ranges = yield from query.receive(channel, answer, ticket.settings.include_headers)
@@ -241,7 +241,7 @@ class _Query:
 
     def read_at_home(
         self, answer: ReadDirectly | Bound, ticket: TicketPayload
-    ) -> Generator[pa.RecordBatch, None, Sequence[Range]]:
+    ) -> Generator[pa.RecordBatch, None, Sequence[OffsetRange]]:
         """The batches that the seat's home, another executor, sends over the network.
 
         Returns:
@@ -260,7 +260,7 @@ class _Query:
 
     def receive(
         self, channel: Channel, answer: ReadFromServer, include_headers: bool
-    ) -> Generator[pa.RecordBatch, None, Sequence[Range]]:
+    ) -> Generator[pa.RecordBatch, None, Sequence[OffsetRange]]:
         """The batches that the seat's server sends.
 
         Returns:
@@ -306,7 +306,7 @@ def driver_host() -> str:
     return (context.getLocalProperty("spark.driver.host") if context is not None else None) or "localhost"
 
 
-def _read_directly(ranges: Sequence[Range], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
+def _read_directly(ranges: Sequence[OffsetRange], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
     """As `reader.read_ranges`, whose module is imported only if ranges are left to read."""
     if ranges:
         from pyspark_kgroup.executor.read.reader import read_ranges

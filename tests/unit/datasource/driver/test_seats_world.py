@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from pyspark_kgroup.driver.registry import seat_bindings as seats_module
-from pyspark_kgroup.driver.registry.seat_bindings import Binding, Home, Part, Scan, Seats, parts_of
+from pyspark_kgroup.driver.registry.seat_bindings import Binding, Home, Part, Scan, SeatBindings, parts_of
 from pyspark_kgroup.shared.tickets import Executor, Mode
 
 SEEDS = os.environ.get("KGROUP_SIMULATION_SEEDS")
@@ -64,7 +64,7 @@ class SeatWorld:
         self.rng = random.Random(seed)
         self.shape = shape
         self.names = [f"s-{k}" for k in range(shape.seats)]
-        self.seats = Seats(self.names)
+        self.seats = SeatBindings(self.names)
         self.now_ms = 0
         self.batch = 0
         self.started = 0

@@ -14,7 +14,7 @@ from pyspark_kgroup.executor.sidecar import sidecar, sidecar_query
 from pyspark_kgroup.executor.sidecar.seat_server import _serve_of
 from pyspark_kgroup.shared.channel import Message
 from pyspark_kgroup.shared.messages import QueryMessage, parse
-from pyspark_kgroup.shared.tickets import Range
+from pyspark_kgroup.shared.tickets import OffsetRange
 
 MESSAGES = 50_000
 """The number of messages for each of four readers."""
@@ -142,7 +142,9 @@ def test_the_registry_understands_a_request_or_ends_its_connection() -> None:
 
     def read(message: Message) -> None:
         if random.random() < 0.001:
-            registry.plan(str(random.random()), {"g-0": [[Range("t", 0, 0, 1)]], "g-1": [[Range("t", 1, 0, 1)]]}, {})
+            registry.plan(
+                str(random.random()), {"g-0": [[OffsetRange("t", 0, 0, 1)]], "g-1": [[OffsetRange("t", 1, 0, 1)]]}, {}
+            )
         requests.answer(random.choice(peers), parse(message))
 
     outcomes = understood(read, 1)

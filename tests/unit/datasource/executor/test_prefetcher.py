@@ -12,7 +12,7 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.executor.native import fetched_log
 from pyspark_kgroup.executor.native.connection_security import ConnectionSecurity
-from pyspark_kgroup.executor.native.decode import Unusual
+from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka
 from pyspark_kgroup.executor.native.fetch_settings import FetchSettings
 from pyspark_kgroup.executor.sidecar import prefetcher
 from pyspark_kgroup.executor.sidecar.prefetch_buffer import PrefetchBuffer
@@ -368,7 +368,7 @@ def test_a_partition_without_a_known_leader_is_unusual_only_when_it_is_read(seat
         seat.begin(None, P1)
         seat.begin(broker.leader(), P0)
         assert seat.read({P0: 20}) == {P0: list(range(20))}
-        with pytest.raises(Unusual, match="who leads t-1"):
+        with pytest.raises(FallbackToLibrdkafka, match="who leads t-1"):
             seat.read({P1: 1})
 
 
@@ -380,7 +380,7 @@ def test_partitions_of_a_broker_that_is_gone_are_unusual_when_the_others_of_a_re
         seat.begin(broker.leader(1), P0)
         seat.begin(gone, P1)
         seat.fetch_ahead_until(lambda: 20 in asked_at(broker, P0), "the end of the log that can be read")
-        with pytest.raises(Unusual, match="refused"):
+        with pytest.raises(FallbackToLibrdkafka, match="refused"):
             seat.read({P0: 20, P1: 20})
         assert (seat.ahead.next_offset(P0), seat.ahead.next_offset(P1)) == (20, 0)
         seat.prefetcher.begin({P0: broker.leader(1), P1: new.leader(3, epoch=6)})
@@ -402,9 +402,9 @@ def test_a_connection_that_ends_while_nothing_is_asked_is_opened_anew(library: C
 # ----------------------------------------------------------------------------------------- what is left to librdkafka
 
 
-def fetch_until_refused(seat: Seat, end: int) -> Unusual:
+def fetch_until_refused(seat: Seat, end: int) -> FallbackToLibrdkafka:
     """The reason why a read of `P0` up to `end` cannot go on natively."""
-    with pytest.raises(Unusual) as refused:
+    with pytest.raises(FallbackToLibrdkafka) as refused:
         wait_for(lambda: seat.prefetcher.fetch({P0: end}), "a refusal", every_s=0)
     return refused.value
 
