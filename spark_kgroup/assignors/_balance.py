@@ -131,8 +131,8 @@ def fair_shares(
     spread = _Spread(counts, kinds, subscribers, claimed)
     spread.hand_out()
     spread.level()
-    spread.settle()
-    return _shares_of(dict(zip(subscribed, spread.given, strict=True)), numbers, held, free)
+    spread.cancel_negative_cycles()
+    return _deal_targets(dict(zip(subscribed, spread.given, strict=True)), numbers, held, free)
 
 
 def _kinds_of_topics(wants: Sequence[Collection[str]], names: Sequence[str]) -> tuple[list[int], list[list[int]]]:
@@ -150,7 +150,7 @@ def _kinds_of_topics(wants: Sequence[Collection[str]], names: Sequence[str]) -> 
     return kinds, [sorted(m for c in classes for m in members[c]) for classes in numbers]
 
 
-def _shares_of(
+def _deal_targets(
     given: Mapping[str, Mapping[int, int]],
     numbers: Mapping[str, int],
     held: Mapping[str, frozenset[TopicPartition]],
@@ -248,7 +248,7 @@ class _Spread:
                 heappush(donors, (-self.load[m], m))
                 heappush(donors, (-self.load[taker], taker))
 
-    def settle(self) -> None:
+    def cancel_negative_cycles(self) -> None:
         """Cancel cycles of negative cost until there is none: then no spread is better (Klein's algorithm).
 
         Each cycle improves a whole number that cannot fall below zero, so this ends. ASSIGNOR_STEPS_MAX bounds it.

@@ -60,7 +60,7 @@ def near_shares(
         for those, at in zip(sorts.subscribers, sorts.racks, strict=True)
     ]
     given = _spread(sorts, claimed, far)
-    return _shares_of(dict(zip(members, given, strict=True)), sorts.partitions, sort_of, held)
+    return _deal_targets(dict(zip(members, given, strict=True)), sorts.partitions, sort_of, held)
 
 
 def _sorts(subscribed: Mapping[str, frozenset[str]], topics: Mapping[str, TopicDescription]) -> _Sorts:
@@ -95,12 +95,12 @@ def _spread(
     first = _Spread(counts, sorts.kinds, near, keeps)
     first.hand_out()
     first.level()
-    first.settle()
+    first.cancel_negative_cycles()
     spread = _NearSpread(counts, sorts.kinds, sorts.subscribers, first.given)
     spread.claimed = claimed
     spread.far = far
     spread.level()
-    spread.settle()
+    spread.cancel_negative_cycles()
     return spread.given
 
 
@@ -159,7 +159,7 @@ class _NearSpread(_Spread):
         return changed
 
 
-def _shares_of(
+def _deal_targets(
     given: Mapping[str, Mapping[int, int]],
     sorts: Sequence[Sequence[TopicPartition]],
     sort_of: Mapping[TopicPartition, int],

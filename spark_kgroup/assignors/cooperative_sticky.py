@@ -66,7 +66,7 @@ class CooperativeStickyAssignor:
     @uncollected()
     def assign(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Assignment:
         """One round: each member's kept partitions, and those of its gains that no other member still claims."""
-        shares, withheld = target_of(members, topics)
+        shares, withheld = compute_target(members, topics)
         return {
             member_id: kept.union(filterfalse(withheld.__contains__, gained) if withheld else gained)
             for member_id, (kept, gained) in shares.items()
@@ -74,7 +74,7 @@ class CooperativeStickyAssignor:
 
     def target(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Target:
         """Where every partition shall be in the end, regardless of its holder now."""
-        return target_of(members, topics)
+        return compute_target(members, topics)
 
 
 def claimed_generation(subscription: Subscription) -> int:
@@ -92,7 +92,7 @@ def claimed_generation(subscription: Subscription) -> int:
     return int(generation)
 
 
-def target_of(members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Target:
+def compute_target(members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Target:
     """Where every partition shall be in the end, regardless of its holder now."""
     order = ranked(members)
     lists = {member.subscription.topics for member in order}  # most members send the same
@@ -173,7 +173,7 @@ def undisputed_claims(members: Sequence[GroupMember]) -> dict[str, frozenset[Top
     return {member.member_id: member.subscription.owned.difference(lost[member.member_id]) for member in members}
 
 
-def with_claims_of(
+def add_claims(
     topics: Collection[str], assignment: Mapping[str, frozenset[TopicPartition]], members: Sequence[GroupMember]
 ) -> dict[str, frozenset[TopicPartition]]:
     """`assignment`, and in it each member's undisputed claims of those of `topics` to which it subscribes.

@@ -34,7 +34,7 @@ def resumable(
 
     A partition is owed if the seat's target lacks it, or its topic is not subscribed any more. It is not owed if
     another member has it by now. A partition that a member was told to give up is still in its assignment, or in no
-    assignment: brokers differ (`wire.responses.consumer_description_of`).
+    assignment: brokers differ (`wire.responses.parse_consumer_description`).
 
     A seat goes on only as the very member that owned it: 1. A process is stopped for long, and its session ends. 2. The
     next process of its seat dies while it reads. 3. The first one wakes up, and joins anew. The second one's debt is

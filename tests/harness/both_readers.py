@@ -14,7 +14,7 @@ from pyspark_kgroup.shared.arrow import arrow_schema
 from pyspark_kgroup.shared.tickets import Leader, OffsetRange, ReadSettings
 from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.cluster import Cluster
-from spark_kgroup.wire.security.secured import security_of
+from spark_kgroup.wire.security.secured import load_security
 
 STALL_MS = 30_000
 
@@ -34,7 +34,7 @@ def leaders_of(checked: SourceOptions, topic: str) -> dict[int, Leader]:
     """The leaders of the partitions of `topic`, by metadata asked for with these options."""
 
     async def look() -> dict[int, Leader]:
-        security = security_of(driver_settings(checked.security))
+        security = load_security(driver_settings(checked.security))
         cluster = Cluster(parse_bootstrap(checked.bootstrap_servers), client_id="test", security=security)
         try:
             found = (await cluster.metadata([topic])).topics[topic]

@@ -18,7 +18,7 @@ from pyspark_kgroup.driver.registry.registry import Registry
 from pyspark_kgroup.driver.registry.requests import Requests
 from pyspark_kgroup.driver.registry.seat_bindings import Scan
 from pyspark_kgroup.driver.registry.server import RegistryServer
-from pyspark_kgroup.executor.sidecar_dir import RecentFailures, SidecarDir, sidecar_dir_of
+from pyspark_kgroup.executor.sidecar_dir import RecentFailures, SidecarDir, find_sidecar_dir
 from pyspark_kgroup.executor.worker.registry_client import RegistryClient
 from pyspark_kgroup.executor.worker.sidecar_start import SidecarClient, SidecarUnavailable
 from pyspark_kgroup.executor.worker.ticket_reader import Worker, driver_host
@@ -172,7 +172,7 @@ class Query:
         return [row for ticket in tickets for row in rows_of(self._workers[executor].read(ticket))]
 
     def place(self, executor: Executor) -> SidecarDir:
-        return sidecar_dir_of(executor, self.server.key)
+        return find_sidecar_dir(executor, self.server.key)
 
 
 def read_on(executor: Executor, ticket: TicketPayload) -> Iterator[pa.RecordBatch]:
@@ -185,7 +185,7 @@ def start_sidecar(executor: Executor, ticket: TicketPayload) -> None:
     """Start the sidecar of the ticket's query if there can be one and is none, and wait for it, as no worker does."""
     access = ticket.registry
     assert access is not None
-    place = sidecar_dir_of(executor, access.key)
+    place = find_sidecar_dir(executor, access.key)
     failures = RecentFailures(place, access.query)
     registry = RegistryClient(access.host or driver_host(), access.port, access.query, access.key, failures)
     with suppress(SidecarUnavailable):

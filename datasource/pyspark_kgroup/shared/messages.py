@@ -409,7 +409,7 @@ def _check_rows(rows: int, ready: int) -> None:
 
 def to_json(message: QueryMessage) -> JsonObject:
     """`message` as it travels."""
-    return {"op": message.op, **_fields_of(message)}
+    return {"op": message.op, **_encode_fields(message)}
 
 
 def parse(raw: Mapping[str, Any]) -> QueryMessage:
@@ -426,14 +426,14 @@ def parse(raw: Mapping[str, Any]) -> QueryMessage:
     return _read_fields(type_, {name: value for name, value in raw.items() if name not in ("op", "id")})
 
 
-def _fields_of(value: Any) -> JsonObject:
+def _encode_fields(value: Any) -> JsonObject:
     return {name: _to_json_value(getattr(value, name)) for name in (one.name for one in fields(value))}
 
 
 def _to_json_value(value: Any) -> Any:
     """`value` as `json` takes it, which writes tuples as lists."""
     if is_dataclass(value):
-        return _fields_of(value)
+        return _encode_fields(value)
     return value.hex() if isinstance(value, bytes) else value
 
 

@@ -19,11 +19,11 @@ from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.driver.boundary.former_seats import FormerSeats
 from pyspark_kgroup.driver.boundary.hand_over import HandOver
 from pyspark_kgroup.driver.boundary.ignored_commits import IgnoredCommitWarnings
-from pyspark_kgroup.driver.boundary.ledger import Holding, holders_of
+from pyspark_kgroup.driver.boundary.ledger import Holding, find_holders
 from pyspark_kgroup.driver.boundary.stop_offsets import StopOffsets
 from pyspark_kgroup.driver.timestamps import check_without_record
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, LEADER_PATIENCE_MS, SETTLE_TIMEOUT_MS
-from pyspark_kgroup.offsets.adoption import Committed, Start, adopted_start, period_of
+from pyspark_kgroup.offsets.adoption import Committed, Start, adopted_start, make_period
 from pyspark_kgroup.offsets.data_loss import out_of_log
 from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
 from pyspark_kgroup.options.offset_bound import LATEST, OffsetBoundValue
@@ -124,7 +124,7 @@ class Adoption:
         self._ledger.forget(lacking)  # to be adopted anew, where the log goes on
         return {
             tp: seat
-            for tp, seat in holders_of(boundary.view).items()
+            for tp, seat in find_holders(boundary.view).items()
             if tp not in self._ledger.holdings
             and tp not in seat.to_give_up
             and tp.topic in topics
@@ -218,7 +218,7 @@ class Adoption:
         self, boundary: BoundaryState, tp: TopicPartition, seat: SeatView, offset: int, known: int | None
     ) -> Holding:
         owned_since = seat.owned_since[tp]
-        period = period_of(
+        period = make_period(
             tp,
             offset,
             checkpoint=boundary.start,

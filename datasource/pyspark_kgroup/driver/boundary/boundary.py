@@ -23,7 +23,7 @@ from pyspark_kgroup.driver.boundary.former_seats import FormerSeats
 from pyspark_kgroup.driver.boundary.group_port import GroupPort
 from pyspark_kgroup.driver.boundary.hand_over import HandOver
 from pyspark_kgroup.driver.boundary.idle_check import IdleCheck
-from pyspark_kgroup.driver.boundary.ledger import Ledger, holders_of
+from pyspark_kgroup.driver.boundary.ledger import Ledger, find_holders
 from pyspark_kgroup.driver.boundary.orphans import Orphans
 from pyspark_kgroup.driver.boundary.scale_down import ScaleDown
 from pyspark_kgroup.driver.boundary.settling import Settling
@@ -155,7 +155,7 @@ class Boundary:
         self._hand_over.commit_and_give_up(boundary)
         self._scale_down.make_leave(boundary)
         # 3. Before the first batch of this process, and under AvailableNow: wait until the group is at rest.
-        if not self._settling.settle(boundary):
+        if not self._settling.wait_for_stable_group(boundary):
             return start
         # 4. After a static rejoin: find owners for partitions that have none.
         self._orphans.find_owners(boundary)
@@ -167,7 +167,7 @@ class Boundary:
         # 6. Commit once more, for partitions that go on from the position where an earlier period of theirs stopped.
         self._commits.commit_durable(boundary)
         if self.logs.out_of_reach.partitions:
-            self.logs.out_of_reach.keep(holders_of(boundary.view))
+            self.logs.out_of_reach.keep(find_holders(boundary.view))
         self.members = {seat.instance_id: seat.identity.member_id for seat in boundary.view.seats}
         self._ledger.drop_lost(boundary.view)
         # 7. Under AvailableNow wait for acknowledgements. At other times a partition without one adds no records.
@@ -212,6 +212,6 @@ class Boundary:
 
     def _rests(self, boundary: BoundaryState) -> bool:
         """Whether the group is at rest, our seats' partitions are all adopted, and their positions acknowledged."""
-        holds_all = self._ledger.holdings.keys() == holders_of(boundary.view).keys()
+        holds_all = self._ledger.holdings.keys() == find_holders(boundary.view).keys()
         settled = self._settling.settled_once and boundary.view.settled
         return settled and holds_all and not self._ledger.unacknowledged()

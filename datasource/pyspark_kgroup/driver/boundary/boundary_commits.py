@@ -117,7 +117,7 @@ class BoundaryCommits:
         Returns:
             Partition -> position, and the partitions whose committed offset the coordinator did not tell.
         """
-        start, topics = boundary.start, self._topics_of(partitions)
+        start, topics = boundary.start, self._existing_topics(partitions)
         same = {name for name in start.topics.keys() & topics if start.topics[name].topic_id == topic_key(topics[name])}
         remembered = {
             tp: position for tp in partitions if tp.topic in same and (position := start.position(tp)) is not None
@@ -137,7 +137,7 @@ class BoundaryCommits:
         unanswered = frozenset(committed.unanswered)
         return {tp: at for tp, at in remembered.items() if tp not in known | unanswered}, unanswered
 
-    def _topics_of(self, partitions: Collection[TopicPartition]) -> Mapping[str, TopicDescription]:
+    def _existing_topics(self, partitions: Collection[TopicPartition]) -> Mapping[str, TopicDescription]:
         """The topics of `partitions` that exist, those included that are no longer in `subscribe`.
 
         An earlier process of the query may have read them.

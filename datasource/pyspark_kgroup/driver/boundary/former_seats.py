@@ -69,7 +69,7 @@ class FormerSeats:
             errors = ", ".join(f"{name}: {ErrorCode.name_of(code)}" for name, code in sorted(refused.items()))
             boundary.skip_trigger(
                 f"The coordinator does not let seats of an earlier run with more `members` leave ({errors}): they hold "
-                f"partitions until their session times out ({_session_timeout_of(group)})."
+                f"partitions until their session times out ({_session_timeout_setting(group)})."
             )
         return False
 
@@ -77,7 +77,7 @@ class FormerSeats:
         """Commit the remembered positions of seats that leave, in a group that shows no assignment in a rebalance."""
         seat = next((seat for seat in boundary.view.seats if seat.identity.generation != NO_GENERATION), None)
         if seat is not None:
-            remembered = frozenset(_remembered_of(former, boundary))
+            remembered = frozenset(_remembered_partitions(former, boundary))
             self._commits.commit_remembered(boundary, [SeatShare(seat, remembered)])
 
     def group_rests(self, view: GroupView) -> bool:
@@ -122,14 +122,14 @@ class FormerSeats:
         )
 
 
-def _session_timeout_of(group: DescribedGroup) -> str:
+def _session_timeout_setting(group: DescribedGroup) -> str:
     """The setting that says how long a member may be silent: under the consumer protocol it is the broker's."""
     if group.is_consumer_type:
         return "consumer.session.timeout.ms of the group, else group.consumer.session.timeout.ms of the brokers"
     return "kafka.session.timeout.ms"
 
 
-def _remembered_of(members: Collection[DescribedMember], boundary: BoundaryState) -> set[TopicPartition]:
+def _remembered_partitions(members: Collection[DescribedMember], boundary: BoundaryState) -> set[TopicPartition]:
     """The partitions that these seats owned, as the checkpoint remembers."""
     names = {member.instance_id for member in members}
     return {tp for tp, owned in boundary.start.owned.items() if owned.period.seat in names}
@@ -141,5 +141,5 @@ def _held_by(
     """The partitions that these seats may hold. A group of type consumer hides those that it has asked back."""
     held = {tp for member in members for tp in member.assignment | member.claimed}
     if group.is_consumer_type:
-        held |= _remembered_of(members, boundary) - {tp for member in group.members for tp in member.assignment}
+        held |= _remembered_partitions(members, boundary) - {tp for member in group.members for tp in member.assignment}
     return held

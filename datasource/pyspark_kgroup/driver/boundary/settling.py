@@ -40,7 +40,7 @@ class Settling:
         self._former_seats = former_seats
         self.settled_once = False
 
-    def settle(self, boundary: BoundaryState) -> bool:
+    def wait_for_stable_group(self, boundary: BoundaryState) -> bool:
         """Wait for the group to rest, if this boundary needs it, and return whether there may be a batch.
 
         A fresh query has no batch before that: explicit `startingOffsets` are decided once, for all partitions.

@@ -196,7 +196,7 @@ class Decoder:
                 self._call("kgroup_fill", *rest, self._partition, byref(buffers.columns))
                 yield self._record_batch(buffers), payloads.found[place.batch].leader_epoch
             elif place.batch < ready:
-                payloads.go_on(place)
+                payloads.decompress_more(place)
 
     def _record_batch(self, buffers: _Buffers) -> pa.RecordBatch:
         rows = buffers.sizes.rows
@@ -272,7 +272,7 @@ class _Payloads:
     def _is_short_of(self, place: ArrowSlot) -> bool:
         return self._ready < self.count and self._kept_bytes - place.at < ARROW_BATCH_BYTES_MAX
 
-    def go_on(self, place: ArrowSlot) -> None:
+    def decompress_more(self, place: ArrowSlot) -> None:
         """Decompress more of the last ready batch, and append it to the bytes of that batch from `place` on.
 
         Raises:

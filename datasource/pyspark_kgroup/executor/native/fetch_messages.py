@@ -242,7 +242,7 @@ def _topic(version: int, partitions: Sequence[Wanted], bytes_max: int) -> bytes:
     )
 
 
-def key_of(version: int, wanted: Wanted) -> tuple[bytes, int]:
+def answer_key(version: int, wanted: Wanted) -> tuple[bytes, int]:
     """(topic, partition) as an answer to this version names them."""
     return (wanted.topic_id if version >= _FIRST_BY_ID else wanted.topic.encode()), wanted.partition
 
@@ -416,7 +416,7 @@ def _endpoints(cursor: _Cursor) -> dict[int, tuple[str, int]]:
     return found
 
 
-def batches_of(records: memoryview, position: int, end: int | None) -> Batches:
+def read_batch_headers(records: memoryview, position: int, end: int | None) -> Batches:
     """Read the headers of the batches in `records`, up to the first batch that reaches `end`.
 
     Raises:

@@ -318,7 +318,7 @@ class Fetcher:
 
     @contextmanager
     def _losing_only(self, asked: _Asked) -> Iterator[None]:
-        """If this broker fails within the block, it loses its partitions (`_lose`), and the other brokers go on.
+        """If this broker fails within the block, it loses its partitions (`_stop_asking`), and the other brokers go on.
 
         Raises:
             Verdict: the broker's answer is final.
@@ -332,11 +332,11 @@ class Fetcher:
             asked.close()
             logs = asked.open_logs()
             for log in logs:
-                self._lose(log, asked, failure)
+                self._stop_asking(log, asked, failure)
             if logs and not self._has_open_logs():
                 raise
 
-    def _lose(self, log: FetchedLog, asked: _Asked, failure: FallbackToLibrdkafka) -> None:
+    def _stop_asking(self, log: FetchedLog, asked: _Asked, failure: FallbackToLibrdkafka) -> None:
         """Stop asking this broker for `log`, since it has failed, or its answer for `log` is unusual.
 
         The leader is asked instead of a replica. If the leader itself was asked, the partition is `left`.
@@ -388,7 +388,7 @@ class Fetcher:
             rack="" if any(log.keeps_to_leader(now_s) for log in logs) else self._settings.rack,
         )
         connection.ask_to_fetch(body)
-        keys = (messages.key_of(connection.fetch_version, one) for one in wanted)
+        keys = (messages.answer_key(connection.fetch_version, one) for one in wanted)
         asked.under_way = dict(zip(keys, logs, strict=True))
         asked.overdue_at_s = time.monotonic() + (bounds.wait_ms_max + FETCH_SILENCE_MS) / 1000
 
@@ -478,7 +478,7 @@ class Fetcher:
         except Verdict:
             raise
         except FallbackToLibrdkafka as fallback:
-            self._lose(log, asked, fallback)
+            self._stop_asking(log, asked, fallback)
             return None
         self._move(log, asked)
         return chunk
@@ -497,7 +497,7 @@ class Fetcher:
 
     def _chunk(self, log: FetchedLog, fetched: Fetched) -> Chunk | None:
         """The batches that were fetched of `log`, whose position moves past them. None if no batch is whole."""
-        batches = messages.batches_of(fetched.records, log.position, log.end)
+        batches = messages.read_batch_headers(fetched.records, log.position, log.end)
         if not batches.size:
             return None
         position = log.position
@@ -518,4 +518,4 @@ class Fetcher:
             log.empty = 0 if spoke else log.empty + counts
             if log.end is not None and log.empty >= _EMPTY_ANSWERS_MAX:
                 nothing = FallbackToLibrdkafka(f"{log.partition} has nothing from offset {log.position} to {log.end}")
-                self._lose(log, asked, nothing)
+                self._stop_asking(log, asked, nothing)

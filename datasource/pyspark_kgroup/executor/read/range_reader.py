@@ -33,7 +33,7 @@ from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, KgroupError, OptionError, WireError
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import ErrorCode, TopicPartition
-from spark_kgroup.peer_words import words_of
+from spark_kgroup.peer_words import printable_words
 from spark_kgroup.uncollected import uncollected
 
 log = logging.getLogger(__name__)
@@ -269,7 +269,7 @@ def _whole(messages: Sequence[Message]) -> list[Message]:
 def _verdict(error: KafkaError) -> KgroupError | None:
     """The fatal error for `error`, or None if trying again may help."""
     if error.code() == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        return BrokerError("Fetch", error.code(), words_of(error.str()))
+        return BrokerError("Fetch", error.code(), printable_words(error.str()))
     return None
 
 
@@ -341,8 +341,8 @@ class _Unread:
         else:
             self._refused_at_s = None
         if not self._last_error:  # the first of this read: if the read fails, its error names the last one
-            log.warning("%s. Trying again, for %.0f s at most.", words_of(error.str()), self._stall_timeout_s)
-        self._last_error = words_of(error.str())
+            log.warning("%s. Trying again, for %.0f s at most.", printable_words(error.str()), self._stall_timeout_s)
+        self._last_error = printable_words(error.str())
         self._verdict = self._verdict or _verdict(error)
         if error.code() in _UNKNOWN:  # for topic.metadata.propagation.max.ms by now. librdkafka names no partition
             self._some_gone = True
@@ -491,7 +491,9 @@ class _Unread:
             KgroupError: this user may not see it, or no record has come for too long.
         """
         if error.code() in _UNKNOWN and self._some_gone:
-            self._lose(deleted(partition, self._positions[partition], self._ends[partition]), self._ends[partition])
+            self._skip_loss(
+                deleted(partition, self._positions[partition], self._ends[partition]), self._ends[partition]
+            )
             return
         self._doubts.add(partition)
         self.on_error(error)
@@ -509,14 +511,14 @@ class _Unread:
         position, end = self._positions[partition], self._ends[partition]
         nearest = log_range.nearest(position)
         if nearest > position:
-            self._lose(out_of_log(partition, position, end, log_range), nearest)
+            self._skip_loss(out_of_log(partition, position, end, log_range), nearest)
         elif nearest == log_range.end_offset:  # and the range is open: it ends further
-            self._lose(out_of_log(partition, position, end, log_range), end)
+            self._skip_loss(out_of_log(partition, position, end, log_range), end)
         stopped = partition in self._stopped
         self._stopped.discard(partition)
         return nearest if partition in self.open and (stopped or nearest > position) else None
 
-    def _lose(self, loss: Loss, goes_on_at: int) -> None:
+    def _skip_loss(self, loss: Loss, goes_on_at: int) -> None:
         if self._fail_on_data_loss:
             raise DataLoss(f"{loss} {WAYS_OUT}")
         log.warning("Data loss: %s Skipping to offset %d.", loss, goes_on_at)

@@ -108,7 +108,7 @@ class PrefetchBuffer:
         span = self._spans.get(partition)
         if span is None:
             return
-        piece = _piece_of(partition, batch)
+        piece = _one_partition_piece(partition, batch)
         (run,) = piece.runs
         if run.first_offset < span.next:
             raise ValueError(f"offset {run.first_offset} of {partition} came after {span.next - 1}")
@@ -160,7 +160,7 @@ def _piece(batch: pa.RecordBatch) -> _Piece:
     return _Piece(batch, tuple(_runs(batch)), batch.nbytes)
 
 
-def _piece_of(partition: TopicPartition, batch: pa.RecordBatch) -> _Piece:
+def _one_partition_piece(partition: TopicPartition, batch: pa.RecordBatch) -> _Piece:
     offsets, rows = batch["offset"], batch.num_rows
     return _Piece(
         batch, (_PartitionRows(partition, 0, rows, offsets[0].as_py(), offsets[rows - 1].as_py()),), batch.nbytes

@@ -30,7 +30,7 @@ import pyarrow as pa
 from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka
 from pyspark_kgroup.executor.sidecar.prefetch_buffer import PrefetchBuffer
-from pyspark_kgroup.executor.sidecar.seat_server import SeatServer, prefetcher_of
+from pyspark_kgroup.executor.sidecar.seat_server import SeatServer, make_prefetcher
 from pyspark_kgroup.executor.sidecar.sidecar_link import Link
 from pyspark_kgroup.limits import CHANNEL_SEND_MS
 from pyspark_kgroup.shared.channel import Frames, frame
@@ -246,7 +246,7 @@ def _serve(host: StartSeatServer, control: socket.socket, share: PrefetchQuota) 
     can_start = False
     try:
         control.setblocking(True)
-        prefetcher = prefetcher_of(ahead, share.get, settings)
+        prefetcher = make_prefetcher(ahead, share.get, settings)
         can_start = True
         try:
             SeatServer(control, ahead, prefetcher).run()

@@ -40,7 +40,7 @@ _SLOW_S: Final = 1.0
 """How long rows may be kept back until a batch is full: the worker must not take us for dead."""
 
 
-def prefetcher_of(ahead: PrefetchBuffer, share: Callable[[], int], settings: ReadSettings) -> Prefetcher:
+def make_prefetcher(ahead: PrefetchBuffer, share: Callable[[], int], settings: ReadSettings) -> Prefetcher:
     """The prefetcher of a seat that is read with these settings.
 
     Args:
@@ -86,7 +86,7 @@ class SeatServer:
             ChannelEnded: the sidecar sent a message that is no request to serve.
         """
         while True:
-            wait_s = self._prefetcher.go_on()
+            wait_s = self._prefetcher.prefetch()
             if not self._is_asked(wait_s):
                 self._prefetcher.take()
                 continue
@@ -112,7 +112,7 @@ class SeatServer:
         while data:
             self._frames.feed(data)
             if worker is not None and (message := self._frames.next()) is not None:
-                return worker, _serve_of(parse(message))
+                return worker, _expect_serve(parse(message))
             data = self._control.recv(65_536)
         return None
 
@@ -134,7 +134,7 @@ class SeatServer:
         ends = {TopicPartition(r.topic, r.partition): r.end_offset for r in request.ranges}
         finished = False
         try:
-            self._prefetcher.settle()
+            self._prefetcher.flush()
             self._forget_changed(tags)
             self._take_on(owned | starts, leaders)
             outlet = BatchSender(worker)
@@ -260,7 +260,7 @@ class _Gathered:
         return not self._pieces or (not large and rows <= ARROW_BATCH_ROWS_MAX and size <= FETCH_JOINED_BYTES_MAX)
 
 
-def _serve_of(message: QueryMessage) -> Serve:
+def _expect_serve(message: QueryMessage) -> Serve:
     if isinstance(message, Serve):
         return message
     raise ChannelEnded(f"The sidecar sent a {type(message).__name__} where it asks for a read.")

@@ -48,7 +48,7 @@ class Seat:
 
     def fetch_ahead_until(self, condition: Callable[[], bool], what: str) -> None:
         def condition_after_one_look() -> bool:
-            self.prefetcher.go_on()
+            self.prefetcher.prefetch()
             self.prefetcher.take()
             return condition()
 
@@ -56,7 +56,7 @@ class Seat:
 
     def read(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, list[int]]:
         """Read as a seat's server does. Returns the offsets of each partition in their order."""
-        self.prefetcher.settle()
+        self.prefetcher.flush()
         found: dict[TopicPartition, list[int]] = {tp: [] for tp in ends}
 
         def take() -> bool:
@@ -112,7 +112,7 @@ def test_small_answers_wait_undecoded_and_become_one_batch(seat: Seat) -> None:
         seat.begin(broker.leader(), P0)
         seat.fetch_ahead_until(lambda: 200 in asked_at(broker, P0), "the end of the log")
         assert seat.ahead.bytes == 0
-        seat.prefetcher.settle()
+        seat.prefetcher.flush()
         (batch,) = seat.ahead.take({P0: 200})
     assert batch["offset"].to_pylist() == list(range(200))
 
@@ -175,7 +175,7 @@ def test_no_more_is_asked_for_than_there_is_room(library: CDLL) -> None:
         seat.fetch_ahead_until(
             lambda: not seat.prefetcher.connections() and seat.ahead.bytes > 0, "nothing more to be asked for"
         )
-        seat.prefetcher.settle()
+        seat.prefetcher.flush()
         assert PREFETCH_BYTES_MIN / 2 < seat.ahead.bytes < PREFETCH_BYTES_MIN + 300_000, "one answer more, at most"
         sizes = [request.max_bytes for request in broker.fetches]
         assert sizes == sorted(sizes, reverse=True)
@@ -189,7 +189,7 @@ def test_a_read_goes_on_without_room_and_keeps_nothing_beyond_its_end(library: C
     with FetchBroker(answering(lambda n, offset: log(offset, 100, 1_000) if n or offset < 3_000 else b"")) as broker:
         seat.begin(broker.leader(), P1)
         seat.fetch_ahead_until(lambda: not seat.prefetcher.connections() and seat.ahead.bytes > 0, "no room to be left")
-        seat.prefetcher.settle()
+        seat.prefetcher.flush()
         full = seat.ahead.bytes
         seat.begin(broker.leader(), P0)
         assert seat.read({P0: 2_050}) == {P0: list(range(2_050))}
@@ -240,7 +240,7 @@ def test_waiting_records_that_decompress_to_more_than_the_room_are_fetched_again
         seat.begin(broker.leader(), *all_of_them)
         seat.fetch_ahead_until(lambda: all(200 in asked_at(broker, tp) for tp in all_of_them), "all to wait")
         assert seat.ahead.bytes == 0
-        seat.prefetcher.settle()
+        seat.prefetcher.flush()
         assert share - FETCH_BYTES_MAX < seat.ahead.bytes <= share + FETCH_BYTES_MAX
         assert seat.read(dict.fromkeys(all_of_them, 200)) == {tp: list(range(200)) for tp in all_of_them}
         assert seat.ahead.bytes == 0
@@ -315,7 +315,7 @@ def test_a_new_leader_hears_of_which_epoch_the_last_batch_was(seat: Seat) -> Non
         seat.begin(broker.leader(epoch=5), P0)
         seat.fetch_ahead_until(lambda: 20 in asked_at(broker, P0), "the end of the log")
         assert last_wanted(broker, P0) == (20, 5, 5)
-        seat.prefetcher.settle()
+        seat.prefetcher.flush()
         seat.prefetcher.begin({P0: broker.leader(epoch=6)})
         seat.fetch_ahead_until(lambda: last_wanted(broker, P0)[1] == 6, "the new leader to be asked")
         assert last_wanted(broker, P0) == (20, 6, 5)
@@ -346,7 +346,7 @@ def test_a_partition_that_begins_anew_is_asked_for_without_an_epoch(seat: Seat) 
     with FetchBroker(answering(lambda _, at: log(at, leader_epoch=5) if at < 20 else b"")) as broker:
         seat.begin(broker.leader(epoch=5), P0)
         seat.fetch_ahead_until(lambda: 20 in asked_at(broker, P0), "the end of the log")
-        seat.prefetcher.settle()
+        seat.prefetcher.flush()
         seat.prefetcher.end([P0])
         seat.begin(broker.leader(epoch=6), P0, offset=20)
         seat.fetch_ahead_until(lambda: last_wanted(broker, P0)[1] == 6, "it to be asked for anew")
@@ -357,7 +357,7 @@ def test_another_leader_is_asked_from_where_the_span_ends(seat: Seat) -> None:
     with FetchBroker(answering(up_to(20))) as old, FetchBroker(answering(up_to(40))) as new:
         seat.begin(old.leader(1), P0)
         seat.fetch_ahead_until(lambda: 20 in asked_at(old, P0), "the old leader's end")
-        seat.prefetcher.settle()
+        seat.prefetcher.flush()
         seat.prefetcher.begin({P0: new.leader(2, epoch=6)})
         assert seat.read({P0: 40}) == {P0: list(range(40))}
         assert asked_at(new, P0)[0] == 20

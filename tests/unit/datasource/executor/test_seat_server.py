@@ -226,7 +226,7 @@ def test_a_server_ends_in_a_read_before_what_is_left_to_librdkafka(logs: Logs, c
     assert answer(control) == CannotFetch(reason="t-0: UNKNOWN_SERVER_ERROR", lasting=False)
 
 
-@pytest.mark.parametrize(("where", "lasting"), [("prefetcher_of", True), ("SeatServer", False)])
+@pytest.mark.parametrize(("where", "lasting"), [("make_prefetcher", True), ("SeatServer", False)])
 def test_a_server_says_that_it_cannot_start_or_that_it_cannot_go_on(
     monkeypatch: pytest.MonkeyPatch, where: str, lasting: bool
 ) -> None:

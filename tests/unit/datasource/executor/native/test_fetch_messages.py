@@ -249,17 +249,17 @@ def batch(first: int, count: int, **more: Any) -> bytes:
 def test_the_headers_of_batches_say_where_to_go_on() -> None:
     first, second = batch(10, 5, leader_epoch=3), batch(20, 2, leader_epoch=4)
     log = memoryview(first + second)
-    assert ours.batches_of(log, 12, None) == Batches(22, 4, len(log))
-    assert ours.batches_of(log, 12, 15) == Batches(15, 3, len(first)), "what lies past the end is not looked at"
-    assert ours.batches_of(log, 12, 16) == Batches(22, 4, len(log))
-    assert ours.batches_of(memoryview(b""), 12, 16) == Batches(-1, -1, 0)
+    assert ours.read_batch_headers(log, 12, None) == Batches(22, 4, len(log))
+    assert ours.read_batch_headers(log, 12, 15) == Batches(15, 3, len(first)), "what lies past the end is not looked at"
+    assert ours.read_batch_headers(log, 12, 16) == Batches(22, 4, len(log))
+    assert ours.read_batch_headers(memoryview(b""), 12, 16) == Batches(-1, -1, 0)
 
 
 def test_a_last_batch_that_is_not_whole_is_left_for_the_next_answer() -> None:
     first, second = batch(0, 5), batch(5, 5)
     for size in range(len(second)):
-        assert ours.batches_of(memoryview(first + second[:size]), 0, None) == Batches(5, 0, len(first))
-        assert ours.batches_of(memoryview(second[:size]), 5, None) == Batches(-1, -1, 0)
+        assert ours.read_batch_headers(memoryview(first + second[:size]), 0, None) == Batches(5, 0, len(first))
+        assert ours.read_batch_headers(memoryview(second[:size]), 5, None) == Batches(-1, -1, 0)
 
 
 @pytest.mark.parametrize(
@@ -278,4 +278,4 @@ def test_a_last_batch_that_is_not_whole_is_left_for_the_next_answer() -> None:
 )
 def test_headers_that_make_no_sense_are_unusual(log: bytes, why: str) -> None:
     with pytest.raises(FallbackToLibrdkafka, match=why):
-        ours.batches_of(memoryview(log), 3, None)
+        ours.read_batch_headers(memoryview(log), 3, None)
