@@ -236,8 +236,9 @@ class Connections:
             self._cluster_id = answer.cluster_id
         elif answer.cluster_id not in (None, self._cluster_id):
             raise ConnectionFailed(
-                f"A broker of another cluster is at {address} now (cluster id {printable_words(answer.cluster_id)}, was "
-                f"{printable_words(self._cluster_id)}): its answers are not used. To go on with that cluster, start anew."
+                f"A broker of another cluster is at {address} now (cluster id {printable_words(answer.cluster_id)}, "
+                f"was {printable_words(self._cluster_id)}): its answers are not used. To go on with that cluster, "
+                "start anew."
             )
 
     async def drop(self, address: Address) -> None:

@@ -1,8 +1,8 @@
 """Answers to Fetch, whole and mutated, through our own reader: connection, fetcher, decoder.
 
-The rows are compared with the log as it was written. A mutated answer may be refused (`FallbackToLibrdkafka`), or its rows are
-right: every batch that gave rows has the bytes that its checksum covers as they were written, and the rows are those of
-these bytes. Fields that no checksum covers are believed as the answer has them, and only those:
+The rows are compared with the log as it was written. A mutated answer may be refused (`FallbackToLibrdkafka`), or its
+rows are right: every batch that gave rows has the bytes that its checksum covers as they were written, and the rows are
+those of these bytes. Fields that no checksum covers are believed as the answer has them, and only those:
 
 - of a batch: its first offset, length, leader epoch and format,
 - of which partition a batch is, among those that were asked for, which batches are there, and in which order,

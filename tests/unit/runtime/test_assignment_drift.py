@@ -1,4 +1,4 @@
-"""Misfits of a group's assignment: tables of members' topics and partitions, and of the partitions there are."""
+"""Drifts of a group's assignment: tables of members' topics and partitions, and of the partitions there are."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

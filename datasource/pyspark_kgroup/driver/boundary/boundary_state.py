@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class BoundaryState:
-    """One boundary.
+    """The state of one boundary.
 
     Attributes:
         start: the end of the last completed batch, durable since Spark has it in its commit log.

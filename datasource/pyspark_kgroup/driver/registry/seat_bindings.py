@@ -3,8 +3,8 @@
 Runs on: driver. Pure: executors, tickets and `now_ms` go in, bindings come out.
 
 The *home* of a seat is the executor whose sidecar runs the seat's server. The batch's two offsets alone decide which
-records are read. This module decides only where: `SeatBindings` which ticket reads which seat, `SeatHomes` which executor is
-home to which seat, and `LiveExecutors` which executors come into question. Three laws hold at every moment:
+records are read. This module decides only where: `SeatBindings` which ticket reads which seat, `SeatHomes` which
+executor is home to which seat, and `LiveExecutors` which executors come into question. Three laws hold at every moment:
 
 1. Each seat of a scan, or each piece of its share if that is divided, is bound to exactly one of its tickets, for good.
 2. A home moves for one of two reasons. First, its executor is gone or gets no tasks any more. Second, another executor

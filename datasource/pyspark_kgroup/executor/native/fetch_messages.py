@@ -420,7 +420,8 @@ def read_batch_headers(records: memoryview, position: int, end: int | None) -> B
     """Read the headers of the batches in `records`, up to the first batch that reaches `end`.
 
     Raises:
-        FallbackToLibrdkafka: a batch of an old format (before Kafka 0.11), or offsets that do not ascend from `position`.
+        FallbackToLibrdkafka: a batch of an old format (before Kafka 0.11), or offsets that do not ascend from
+            `position`.
     """
     at, next_offset, epoch = 0, -1, -1
     while len(records) - at >= _BATCH_HEADER_BYTES:

@@ -156,8 +156,8 @@ class _Terms(NamedTuple):
 class Fetcher:
     """Fetches partitions from their leaders, or from replicas that these prefer, each up to its first unusual answer.
 
-    Methods raise `FallbackToLibrdkafka` when no partition is left to fetch. `close` is due then. If the error is a `LogLost`,
-    another fetcher may go on.
+    Methods raise `FallbackToLibrdkafka` when no partition is left to fetch. `close` is due then. If the error is a
+    `LogLost`, another fetcher may go on.
 
     Args:
         settings: how to fetch.

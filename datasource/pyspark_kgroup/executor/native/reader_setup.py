@@ -17,7 +17,7 @@ from spark_kgroup.errors import KgroupError
 
 
 class NativeReaderSetup(NamedTuple):
-    """The means of native reading.
+    """The decoder, the settings and the security of native reading.
 
     Attributes:
         decoder: the library (`library.load`).
@@ -29,7 +29,7 @@ class NativeReaderSetup(NamedTuple):
 
 
 def native_reader_setup(settings: ReadSettings) -> NativeReaderSetup:
-    """The means of reading natively with these settings.
+    """The setup for reading natively with these settings.
 
     Raises:
         FallbackToLibrdkafka: this process has no decoder, or cannot read natively with this configuration.

@@ -24,13 +24,13 @@ each direction."""
 
 
 class SparkDelays:
-    """Spares this process, one of Spark's workers, Spark's delays. There is one instance in each process."""
+    """Avoids Spark's delays in this process, one of Spark's workers. There is one instance in each process."""
 
     def __init__(self) -> None:
         self._reads = 0
 
     def avoid(self) -> None:
-        """Spare this process the delays. To be called at the beginning of each read."""
+        """Avoid the delays in this process. To be called at the beginning of each read."""
         self._reads += 1
         match self._reads:
             case 1:

@@ -72,7 +72,7 @@ class Worker:
     """A Python worker of an executor. There is one in each process, and Spark gives it many tickets.
 
     Args:
-        delays: spares this process some delays of Spark's. None in a process that is none of Spark's workers.
+        delays: avoids some delays of Spark in this process. None in a process that is none of Spark's workers.
     """
 
     def __init__(self, executor: Executor, delays: SparkDelays | None = None) -> None:
