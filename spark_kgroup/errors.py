@@ -116,7 +116,7 @@ class BrokerError(WireError):
 
     Attributes:
         code: Kafka's error code (int16), an `ErrorCode` where we know it.
-        message: the broker's own words, if it sent any, as `words_of` has them, or else the names asked about.
+        message: the broker's own words, if it sent any, as `printable_words` has them, or else the names asked about.
     """
 
     def __init__(self, api: str, code: int, message: str | None = None) -> None:

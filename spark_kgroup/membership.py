@@ -25,7 +25,7 @@ from spark_kgroup.runtime.group import Group as Seats
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, ProtocolSettings
 from spark_kgroup.wire.address import parse_bootstrap
-from spark_kgroup.wire.security.secured import security_of
+from spark_kgroup.wire.security.secured import load_security
 from spark_kgroup.wire.security.settings import SecuritySettings
 
 log = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class Group:
                 server_assignor=None if server_assignor is None else _text("server_assignor", server_assignor),
                 session_timeout_ms=SESSION_TIMEOUT_MS if session_timeout_ms is None else session_timeout_ms,
             ),
-            client=ClientSettings(security=security_of(security if security is not None else SecuritySettings())),
+            client=ClientSettings(security=load_security(security if security is not None else SecuritySettings())),
         )
         assignors_called(settings.protocol.assignors)  # a wrong name is an error before a seat joins
         connected = cls(settings)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from spark_kgroup.limits import PEER_WORDS_CHARS_MAX
 
 
-def words_of(text: str | None) -> str:
+def printable_words(text: str | None) -> str:
     """A peer's text as a part of a sentence of ours: on one line, printable, of a bounded length, and "" for None."""
     beginning = (text or "")[: PEER_WORDS_CHARS_MAX + 1]
     words = printable(" ".join(beginning.split()))

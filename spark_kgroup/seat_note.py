@@ -56,7 +56,7 @@ class Author:
     def of(text: str) -> Author | None:
         """The author of a mark or a note, or None for any other text, which is another client's."""
         note = _decode(text)
-        named = _seat_of(note.get("member"))
+        named = _parse_seat(note.get("member"))
         if type(app := note.get("app")) is str:
             return Author(
                 app=app,
@@ -141,7 +141,7 @@ def _topic_in(note: Mapping[str, Any]) -> str:
     return topic if type(topic := note.get("topic")) is str else ""
 
 
-def _seat_of(member: object) -> tuple[str, int] | None:
+def _parse_seat(member: object) -> tuple[str, int] | None:
     """The prefix and the number of the seat whose member a coordinator named so."""
     if not isinstance(member, str):
         return None

@@ -32,8 +32,8 @@ class KgroupReader(DataSourceReader):
     @brief_errors()
     def partitions(self) -> Sequence[InputPartition]:
         """One ticket for each task."""
-        from pyspark_kgroup.driver.batch import plan_batch
-        from pyspark_kgroup.options.batch import given_for_streams, parse_batch
+        from pyspark_kgroup.driver.batch_plan import plan_batch
+        from pyspark_kgroup.options.batch_options import given_for_streams, parse_batch
 
         options = parse_batch(self._given)
         if without_effect := given_for_streams(self._given):

@@ -251,8 +251,8 @@ READ_SILENCE_WARNED_MS: Final = 10_000
 5 min (ours: as long as a seat that waits for the group)."""
 
 SEAT_SERVER_REST_MS: Final = 30_000
-"""How long workers read a seat directly after its server could not fetch it natively (`Unusual`, ours): longer than an
-election takes, short beside the life of a query."""
+"""How long workers read a seat directly after its server could not fetch it natively (`FallbackToLibrdkafka`, ours):
+longer than an election takes, short beside the life of a query."""
 
 SEAT_SERVER_LASTING_REST_MS: Final = 600_000
 """The same where the process lacks what it needs to read natively, such as a decoder for the platform (ours). Each try

@@ -85,7 +85,7 @@ class QueryLag:
         return found
 
 
-def lag_of(progress: Mapping[str, Any]) -> QueryLag | None:
+def parse_lag(progress: Mapping[str, Any]) -> QueryLag | None:
     """The lag in one progress report (StreamingQueryProgress as JSON), None if it has no kgroup source with one."""
     partitions: list[PartitionLag] = []
     seats: dict[str, Mapping[str, Any]] = {}
@@ -165,7 +165,7 @@ class KgroupListener(StreamingQueryListener):
         except ImportError:
             log.info("prometheus-client is not installed: the lag of queries is only logged.")
             return
-        self._gauges = _gauges_of(registry or REGISTRY)
+        self._gauges = _get_gauges(registry or REGISTRY)
 
     @property
     def lags(self) -> list[QueryLag]:
@@ -183,7 +183,7 @@ class KgroupListener(StreamingQueryListener):
         self._ended.see(run, progress)
         if skipped := skipped_offsets(progress):
             log.warning("query %s: %s", progress.get("name") or progress["id"], skipped_warning(skipped, reached=True))
-        lag = lag_of(progress)
+        lag = parse_lag(progress)
         if lag is None:
             return
         if self._gauges is not None:
@@ -194,8 +194,8 @@ class KgroupListener(StreamingQueryListener):
             if due:
                 self._logged_at_ms[run] = monotonic_ms()
         if due:
-            log.info("%s", line_of(lag))
-            for line in details_of(lag) if log.isEnabledFor(logging.DEBUG) else ():
+            log.info("%s", format_line(lag))
+            for line in format_details(lag) if log.isEnabledFor(logging.DEBUG) else ():
                 log.debug("%s", line)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
@@ -213,7 +213,7 @@ class KgroupListener(StreamingQueryListener):
             self._logged_at_ms.pop(str(event.runId), None)
 
 
-def line_of(lag: QueryLag) -> str:
+def format_line(lag: QueryLag) -> str:
     """One line for a log."""
     by_seat = sorted(lag.by_seat.items(), key=lambda item: (-item[1], item[0]))
     shown = []
@@ -227,7 +227,7 @@ def line_of(lag: QueryLag) -> str:
     return f"query {lag.query}, batch {lag.batch}: lag {total} in {len(lag.partitions)} partitions. {seats}"
 
 
-def details_of(lag: QueryLag) -> Iterator[str]:
+def format_details(lag: QueryLag) -> Iterator[str]:
     """The facts of `kgroup describe`, a line for each seat that is served and for each partition."""
     for seat, served in sorted(lag.seats.items()):
         since = datetime.fromtimestamp(served["since"] / 1000, UTC).isoformat(timespec="seconds")
@@ -292,7 +292,7 @@ _GAUGES: Final[WeakKeyDictionary[CollectorRegistry, _Gauges]] = WeakKeyDictionar
 _GAUGES_LOCK: Final = threading.Lock()
 
 
-def _gauges_of(registry: CollectorRegistry) -> _Gauges:
+def _get_gauges(registry: CollectorRegistry) -> _Gauges:
     """The gauges of one registry, which takes each metric's name once. A cell that is run again adds a listener."""
     with _GAUGES_LOCK:
         if registry not in _GAUGES:

@@ -65,7 +65,7 @@ class DefaultSource(DataSource):
 
     def _columns_of_batch(self, of_stream: OptionError) -> tuple[str, ...]:
         """The columns of a batch read, which may lack a group. Raises `of_stream` unless the options may be of one."""
-        from pyspark_kgroup.options.batch import concerns_batches, parse_batch
+        from pyspark_kgroup.options.batch_options import concerns_batches, parse_batch
 
         if not concerns_batches(self.options):
             raise of_stream

@@ -12,7 +12,7 @@ import typer
 
 import spark_kgroup
 from spark_kgroup.admin import assign_command, describe_command, kafka_command, member_command, remove_members_command
-from spark_kgroup.admin.messages import complain
+from spark_kgroup.admin.command_output import complain
 from spark_kgroup.errors import EnvironmentProblem, KgroupError
 
 app = typer.Typer(

@@ -12,7 +12,7 @@ from typing import Final
 from spark_kgroup.errors import OptionError
 from spark_kgroup.wire.security import java_properties
 from spark_kgroup.wire.security.from_properties import PROPERTIES, security_settings
-from spark_kgroup.wire.security.secured import security_of
+from spark_kgroup.wire.security.secured import load_security
 from spark_kgroup.wire.security.settings import Security
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ def security_from(path: Path) -> Security:
         OptionError: the file cannot be read, or is contradictory, incomplete or misspelt. The message shows no secret.
     """
     try:
-        return security_of(security_settings(_properties(_parse(path))))
+        return load_security(security_settings(_properties(_parse(path))))
     except OptionError as problem:
         raise OptionError(f"--command-config {str(path)!r}: {str(problem).removeprefix('Option ')}") from None
 

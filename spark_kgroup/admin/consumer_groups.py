@@ -24,7 +24,7 @@ async def describe_consumers(cluster: Cluster, group: str) -> DescribedGroup:
         WireError: the cluster cannot be reached, or refuses us.
     """
     described = await cluster.groups.describe(group)
-    group_type = await cluster.groups.type_of(group) if described.state == "Dead" else described.group_type
+    group_type = await cluster.groups.fetch_type(group) if described.state == "Dead" else described.group_type
     if group_type not in (None, "classic", "consumer"):
         raise GroupError(
             f"{group!r} is a {group_type} group: its members are not consumers that own partitions"

@@ -124,7 +124,7 @@ async def look(cluster: Cluster, group: str) -> GroupLines:
         raise no_such_group(group)
     held = {tp for member in described.members for tp in member.assignment}
     ends = await _ends(cluster, held | committed.keys())
-    return lines_of(described, committed, ends)
+    return join_answers(described, committed, ends)
 
 
 async def _ends(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -137,7 +137,7 @@ async def _ends(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[
     return {tp: found.offset for tp, found in listed.items()}
 
 
-def lines_of(
+def join_answers(
     group: DescribedGroup, committed: Mapping[TopicPartition, CommittedOffset], ends: Mapping[TopicPartition, int]
 ) -> GroupLines:
     """Join the answers of three requests: the group, its committed offsets, and the ends of its logs."""
@@ -152,14 +152,14 @@ def lines_of(
     return GroupLines(
         group=group,
         members=tuple(
-            MemberLines(member=member, note=_note_of(member, committed), partitions=lines(member.assignment))
+            MemberLines(member=member, note=_find_note(member, committed), partitions=lines(member.assignment))
             for member in sorted(group.members, key=_natural_order)
         ),
         unowned=lines(committed.keys() - held),
     )
 
 
-def _note_of(member: DescribedMember, committed: Mapping[TopicPartition, CommittedOffset]) -> SeatNote | None:
+def _find_note(member: DescribedMember, committed: Mapping[TopicPartition, CommittedOffset]) -> SeatNote | None:
     """The newest note that the member itself committed: notes of earlier owners and processes of the seat are stale."""
     notes = (SeatNote.decode(committed[tp].metadata) for tp in member.assignment if tp in committed)
     own = [note for note in notes if note is not None and note.member == member.member_id]

@@ -119,7 +119,7 @@ def plan_change(group: DescribedGroup, topics: Mapping[str, TopicDescription], c
     Raises:
         OptionError: the change names a member or topic that the group does not have, or the assignor is unknown.
     """
-    how = _assignor_of(group, change)
+    how = _find_assignor(group, change)
     names = {name_of(member) for member in group.members}
     for leaver in change.leaving:
         if leaver not in names:
@@ -143,7 +143,7 @@ def name_of(member: DescribedMember) -> str:
     return member.instance_id or member.member_id
 
 
-def _assignor_of(group: DescribedGroup, change: Change) -> Assignor:
+def _find_assignor(group: DescribedGroup, change: Change) -> Assignor:
     if change.assignor is None and group.protocol not in NAMES:
         raise OptionError(
             f"The members' assignor {group.protocol!r} is not known here: name one that is like it with --assignor, "

@@ -16,7 +16,7 @@ import typer
 
 from spark_kgroup.admin.command_config import HELP as COMMAND_CONFIG_HELP
 from spark_kgroup.admin.command_config import security_from
-from spark_kgroup.admin.messages import say
+from spark_kgroup.admin.command_output import say
 from spark_kgroup.admin.stop_signals import stop_signals
 from spark_kgroup.assignors import NAMES, assignors_called
 from spark_kgroup.errors import FencedInstanceId, OptionError

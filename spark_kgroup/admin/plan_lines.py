@@ -37,14 +37,14 @@ class BadLine(Exception):
 def answer(line: bytes) -> dict[str, Any]:
     """The plan for the group in `line`, or `{"error": ...}` for any error, an assignor's included."""
     try:
-        return _plan_of(line)
+        return _parse_plan(line)
     except (BadLine, KgroupError) as problem:
         return {"error": str(problem)}
     except Exception as problem:  # noqa: BLE001 - an assignor may be any program; the next line has another group
         return {"error": f"The assignor failed: {type(problem).__name__}: {problem}"}
 
 
-def _plan_of(line: bytes) -> dict[str, Any]:
+def _parse_plan(line: bytes) -> dict[str, Any]:
     asked = _fields("the line", _parsed(line), ("assignor", "topics", "members"), ())
     how = known(_is("assignor", asked["assignor"], str, "a string"))
     topics = {name: _topic(name, given) for name, given in _object("topics", asked["topics"]).items()}

@@ -14,8 +14,8 @@ import typer
 
 from spark_kgroup.admin.command_config import HELP as COMMAND_CONFIG_HELP
 from spark_kgroup.admin.command_config import security_from
+from spark_kgroup.admin.command_output import say
 from spark_kgroup.admin.consumer_groups import describe_consumers, no_such_group
-from spark_kgroup.admin.messages import say
 from spark_kgroup.errors import OptionError
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import DescribedMember, ErrorCode, MemberIdentity

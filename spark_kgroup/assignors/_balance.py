@@ -30,7 +30,7 @@ from spark_kgroup.model import TopicPartition
 _Offers = list[tuple[int, list[tuple[bool, int, int]], int]]
 
 
-class Share(NamedTuple):
+class MemberTarget(NamedTuple):
     """The partitions of one member in the target: those it held and keeps, and those it gains."""
 
     kept: frozenset[TopicPartition]
@@ -39,7 +39,7 @@ class Share(NamedTuple):
 
 def equal_shares(
     held: Mapping[str, frozenset[TopicPartition]], free: Mapping[str, Sequence[TopicPartition]]
-) -> dict[str, Share]:
+) -> dict[str, MemberTarget]:
     """Spread all partitions over members that all subscribe to all of the topics.
 
     Every member keeps what it holds up to its quota, the lowest indexes first so that topics stay mixed. With n
@@ -75,7 +75,7 @@ def equal_shares(
         rest += unfit
         rest.sort()
     gained = _deal(rest, lacks, level)
-    return {member: Share(own, gained.get(member, ())) for member, own in kept.items()}
+    return {member: MemberTarget(own, gained.get(member, ())) for member, own in kept.items()}
 
 
 def _deal(
@@ -104,7 +104,7 @@ def fair_shares(
     subscribed: Mapping[str, Collection[str]],
     held: Mapping[str, frozenset[TopicPartition]],
     free: Mapping[str, Sequence[TopicPartition]],
-) -> dict[str, Share]:
+) -> dict[str, MemberTarget]:
     """Spread all partitions over members that want different topics.
 
     Args:
@@ -131,8 +131,8 @@ def fair_shares(
     spread = _Spread(counts, kinds, subscribers, claimed)
     spread.hand_out()
     spread.level()
-    spread.settle()
-    return _shares_of(dict(zip(subscribed, spread.given, strict=True)), numbers, held, free)
+    spread.cancel_negative_cycles()
+    return _deal_targets(dict(zip(subscribed, spread.given, strict=True)), numbers, held, free)
 
 
 def _kinds_of_topics(wants: Sequence[Collection[str]], names: Sequence[str]) -> tuple[list[int], list[list[int]]]:
@@ -150,12 +150,12 @@ def _kinds_of_topics(wants: Sequence[Collection[str]], names: Sequence[str]) -> 
     return kinds, [sorted(m for c in classes for m in members[c]) for classes in numbers]
 
 
-def _shares_of(
+def _deal_targets(
     given: Mapping[str, Mapping[int, int]],
     numbers: Mapping[str, int],
     held: Mapping[str, frozenset[TopicPartition]],
     free: Mapping[str, Sequence[TopicPartition]],
-) -> dict[str, Share]:
+) -> dict[str, MemberTarget]:
     """Which member gets which partition: a holder keeps its own, the lowest indexes first, and the rest goes round."""
     kept: dict[str, frozenset[TopicPartition]] = {}
     lacks: dict[str, dict[int, int]] = {}
@@ -174,7 +174,7 @@ def _shares_of(
         lacks[member] = left
     dealt = {t: iter(sorted(of_topic)) for t, of_topic in rest.items()}
     return {
-        member: Share(own, [p for t, count in lacks[member].items() for p in islice(dealt[t], count)])
+        member: MemberTarget(own, [p for t, count in lacks[member].items() for p in islice(dealt[t], count)])
         for member, own in kept.items()
     }
 
@@ -248,7 +248,7 @@ class _Spread:
                 heappush(donors, (-self.load[m], m))
                 heappush(donors, (-self.load[taker], taker))
 
-    def settle(self) -> None:
+    def cancel_negative_cycles(self) -> None:
         """Cancel cycles of negative cost until there is none: then no spread is better (Klein's algorithm).
 
         Each cycle improves a whole number that cannot fall below zero, so this ends. ASSIGNOR_STEPS_MAX bounds it.

@@ -16,7 +16,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import NamedTuple
 
-from spark_kgroup.assignors._balance import Share, _kinds_of_topics, _Spread
+from spark_kgroup.assignors._balance import MemberTarget, _kinds_of_topics, _Spread
 from spark_kgroup.assignors._racks import is_near, racks_of_partitions
 from spark_kgroup.model import TopicDescription, TopicPartition
 
@@ -42,7 +42,7 @@ def near_shares(
     topics: Mapping[str, TopicDescription],
     held: Mapping[str, frozenset[TopicPartition]],
     racks: Mapping[str, str],
-) -> dict[str, Share]:
+) -> dict[str, MemberTarget]:
     """Spread all partitions over members, of which some have a rack.
 
     Args:
@@ -60,7 +60,7 @@ def near_shares(
         for those, at in zip(sorts.subscribers, sorts.racks, strict=True)
     ]
     given = _spread(sorts, claimed, far)
-    return _shares_of(dict(zip(members, given, strict=True)), sorts.partitions, sort_of, held)
+    return _deal_targets(dict(zip(members, given, strict=True)), sorts.partitions, sort_of, held)
 
 
 def _sorts(subscribed: Mapping[str, frozenset[str]], topics: Mapping[str, TopicDescription]) -> _Sorts:
@@ -95,12 +95,12 @@ def _spread(
     first = _Spread(counts, sorts.kinds, near, keeps)
     first.hand_out()
     first.level()
-    first.settle()
+    first.cancel_negative_cycles()
     spread = _NearSpread(counts, sorts.kinds, sorts.subscribers, first.given)
     spread.claimed = claimed
     spread.far = far
     spread.level()
-    spread.settle()
+    spread.cancel_negative_cycles()
     return spread.given
 
 
@@ -159,12 +159,12 @@ class _NearSpread(_Spread):
         return changed
 
 
-def _shares_of(
+def _deal_targets(
     given: Mapping[str, Mapping[int, int]],
     sorts: Sequence[Sequence[TopicPartition]],
     sort_of: Mapping[TopicPartition, int],
     held: Mapping[str, frozenset[TopicPartition]],
-) -> dict[str, Share]:
+) -> dict[str, MemberTarget]:
     """Which member gets which partition: a holder keeps its own, the lowest indexes first, and the rest goes round."""
     lacks: dict[str, dict[int, int]] = {}
     kept: dict[str, frozenset[TopicPartition]] = {}
@@ -179,6 +179,6 @@ def _shares_of(
     all_kept = frozenset().union(*kept.values())
     dealt = [iter([partition for partition in alike if partition not in all_kept]) for alike in sorts]
     return {
-        member: Share(own, [p for t, count in lacks[member].items() for p in islice(dealt[t], count)])
+        member: MemberTarget(own, [p for t, count in lacks[member].items() for p in islice(dealt[t], count)])
         for member, own in kept.items()
     }

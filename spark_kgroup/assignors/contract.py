@@ -111,7 +111,7 @@ def check_assignment(
         if member_id not in wanted:
             raise AssignorError(f"The assignor {who} assigned to {member_id!r}, who is no member of the group.")
         for partition in share:
-            fault = _fault_of(partition, wanted[member_id], topics)
+            fault = _find_fault(partition, wanted[member_id], topics)
             if not fault and (other := owners.setdefault(partition, member_id)) != member_id:
                 fault = f"to member {other!r}, too"
             if fault:
@@ -121,7 +121,7 @@ def check_assignment(
         _check_hand_over(who, members, owners)
 
 
-def _fault_of(partition: TopicPartition, wanted: Collection[str], topics: Mapping[str, TopicDescription]) -> str:
+def _find_fault(partition: TopicPartition, wanted: Collection[str], topics: Mapping[str, TopicDescription]) -> str:
     """Why a member that wants the topics in `wanted` may not get this partition, or empty if it may."""
     if not isinstance(partition, TopicPartition):
         return f"this is a {type(partition).__name__}, not a TopicPartition"

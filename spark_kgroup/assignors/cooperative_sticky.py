@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import filterfalse
 from typing import Final, NamedTuple
 
-from spark_kgroup.assignors._balance import Share, equal_shares, fair_shares
+from spark_kgroup.assignors._balance import MemberTarget, equal_shares, fair_shares
 from spark_kgroup.assignors._near import near_shares
 from spark_kgroup.assignors._racks import racks_matter, racks_of_members, racks_of_partitions
 from spark_kgroup.assignors.contract import RebalanceProtocol, ranked
@@ -48,7 +48,7 @@ class Target(NamedTuple):
         withheld: partitions that must stay unassigned in this round: a member claims them that does not keep them.
     """
 
-    shares: Mapping[str, Share]
+    shares: Mapping[str, MemberTarget]
     withheld: frozenset[TopicPartition]
 
 
@@ -66,7 +66,7 @@ class CooperativeStickyAssignor:
     @uncollected()
     def assign(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Assignment:
         """One round: each member's kept partitions, and those of its gains that no other member still claims."""
-        shares, withheld = target_of(members, topics)
+        shares, withheld = compute_target(members, topics)
         return {
             member_id: kept.union(filterfalse(withheld.__contains__, gained) if withheld else gained)
             for member_id, (kept, gained) in shares.items()
@@ -74,7 +74,7 @@ class CooperativeStickyAssignor:
 
     def target(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Target:
         """Where every partition shall be in the end, regardless of its holder now."""
-        return target_of(members, topics)
+        return compute_target(members, topics)
 
 
 def claimed_generation(subscription: Subscription) -> int:
@@ -92,7 +92,7 @@ def claimed_generation(subscription: Subscription) -> int:
     return int(generation)
 
 
-def target_of(members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Target:
+def compute_target(members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Target:
     """Where every partition shall be in the end, regardless of its holder now."""
     order = ranked(members)
     lists = {member.subscription.topics for member in order}  # most members send the same
@@ -173,7 +173,7 @@ def undisputed_claims(members: Sequence[GroupMember]) -> dict[str, frozenset[Top
     return {member.member_id: member.subscription.owned.difference(lost[member.member_id]) for member in members}
 
 
-def with_claims_of(
+def add_claims(
     topics: Collection[str], assignment: Mapping[str, frozenset[TopicPartition]], members: Sequence[GroupMember]
 ) -> dict[str, frozenset[TopicPartition]]:
     """`assignment`, and in it each member's undisputed claims of those of `topics` to which it subscribes.
@@ -197,7 +197,7 @@ def _holder(claimants: Sequence[GroupMember]) -> str | None:
 
 
 def _still_claimed(
-    claims: Mapping[str, frozenset[TopicPartition]], shares: Mapping[str, Share]
+    claims: Mapping[str, frozenset[TopicPartition]], shares: Mapping[str, MemberTarget]
 ) -> frozenset[TopicPartition]:
     """The partitions that a member claims and does not keep: they must stay unassigned in this round."""
     given_up = [own - shares[member].kept for member, own in claims.items() if own is not shares[member].kept]

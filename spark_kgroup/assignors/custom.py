@@ -60,7 +60,7 @@ class CustomAssignor:
         """
         # The assignor gets copies: its answer is checked against the true members and topics even if it changes its
         # arguments.
-        found = self._ask("assign", list(members), {name: _copy_of(topic) for name, topic in topics.items()})
+        found = self._ask("assign", list(members), {name: _copy_topic(topic) for name, topic in topics.items()})
         if not isinstance(found, Mapping) or not all(isinstance(share, Collection) for share in found.values()):
             raise AssignorError(
                 f"The assignor {self.spelled} should give a mapping from member ids to sets of partitions."
@@ -114,5 +114,5 @@ def _ends_in_time(future: Future[Any]) -> bool:
     return bool(wait([future], CUSTOM_ASSIGNOR_TIMEOUT_MS / 1000).done)
 
 
-def _copy_of(topic: TopicDescription) -> TopicDescription:
+def _copy_topic(topic: TopicDescription) -> TopicDescription:
     return replace(topic, racks=dict(topic.racks), leaders=dict(topic.leaders), leader_epochs=dict(topic.leader_epochs))

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Final
 
 from spark_kgroup.assignors.contract import RebalanceProtocol
-from spark_kgroup.assignors.cooperative_sticky import target_of
+from spark_kgroup.assignors.cooperative_sticky import compute_target
 from spark_kgroup.model import (
     NO_GENERATION,
     Assignment,
@@ -56,7 +56,7 @@ class StickyAssignor:
     def assign(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Assignment:
         """The target: every partition with its previous member, where balance allows."""
         claiming = [replace(member, subscription=_as_claims(member.subscription)) for member in members]
-        shares = target_of(claiming, topics).shares
+        shares = compute_target(claiming, topics).shares
         return {member_id: share.kept.union(share.gained) for member_id, share in shares.items()}
 
 

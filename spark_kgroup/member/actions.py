@@ -29,7 +29,7 @@ from spark_kgroup.errors import FencedInstanceId, GroupError
 from spark_kgroup.limits import REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS
 from spark_kgroup.member import contract
 from spark_kgroup.member.config import MemberConfig, PreviouslyOwned
-from spark_kgroup.member.contract import Shares
+from spark_kgroup.member.contract import Assignments
 from spark_kgroup.member.heartbeats import Heartbeats
 from spark_kgroup.member.machine import StateMachine
 from spark_kgroup.member.ownership import Ownership
@@ -225,7 +225,7 @@ class Actions(StateMachine[MemberConfig, State, Timer]):
         """
         return tuple((name, replace(each, user_data=None if each.user_data else b"")) for name, each in protocols)
 
-    def _send_sync(self, shares: Shares, now_ms: int) -> Effects:
+    def _send_sync(self, shares: Assignments, now_ms: int) -> Effects:
         """AbstractCoordinator.onJoinFollower, onLeaderElected: a non-assigning member sends "an empty assignment"."""
         self._become(State.SYNCING)
         request = contract.SyncRequest(identity=self.identity, protocol=self._protocol, assignments=shares)
@@ -290,7 +290,7 @@ class Actions(StateMachine[MemberConfig, State, Timer]):
         longest_ms = min(REQUEST_TIMEOUT_MS, session_ms // 3, max(left_ms // 2, RETRY_BACKOFF_MS))
         self._timers[Timer.HEARTBEAT] = now_ms + self._pacing.heartbeat_ms(longest_ms)
 
-    def _look(self, now_ms: int) -> Effects:
+    def _probe_coordinator(self, now_ms: int) -> Effects:
         """Ask over another connection: does the group still know us, and where is its coordinator?
 
         1. The coordinator stops (SIGSTOP, a partitioned network) while our join is parked there. 2. The group moves to
@@ -352,7 +352,7 @@ class Actions(StateMachine[MemberConfig, State, Timer]):
         and then re-join group with empty assigned partition".
         """
         behind = error == ErrorCode.ILLEGAL_GENERATION
-        lost = self._fall_behind(reason) if behind else self._lose(reason, keep_id=False)
+        lost = self._fall_behind(reason) if behind else self._lose_all_partitions(reason, keep_id=False)
         wait_ms = self._pacing.again_ms()
         return [*lost, *self._join(reason, now_ms, afresh=self._awaited is not None, wait_ms=wait_ms)]
 
@@ -366,12 +366,12 @@ class Actions(StateMachine[MemberConfig, State, Timer]):
         them at 3 (AbstractCoordinator.resetStateOnResponseError), and other members read them a second time.
         """
         if not (self.config.cooperative and self.ownership.owned & self.ownership.claimed):
-            return self._lose(reason, keep_id=True)
+            return self._lose_all_partitions(reason, keep_id=True)
         self.identity = replace(self.identity, generation=NO_GENERATION)
         lost = self.ownership.lose_unclaimed()
         return [contract.Lost(partitions=lost, reason=reason)] if lost else []
 
-    def _lose(self, reason: str, *, keep_id: bool) -> Effects:
+    def _lose_all_partitions(self, reason: str, *, keep_id: bool) -> Effects:
         """AbstractCoordinator.resetStateAndGeneration, and onPartitionsLost for all that is owned (KIP-429)."""
         lost = self.ownership.lose_all()
         self._pacing.on_membership_over()
@@ -393,7 +393,7 @@ class Actions(StateMachine[MemberConfig, State, Timer]):
         Java's consumer leaves in close() (ConsumerCoordinator.close). A fenced member has no seat to leave.
         """
         who = self.identity
-        effects = [*self._lose(str(error), keep_id=False), contract.Failed(error=error)]
+        effects = [*self._lose_all_partitions(str(error), keep_id=False), contract.Failed(error=error)]
         stays = who.instance_id is not None or who.member_id == UNKNOWN_MEMBER_ID
         return (
             self._end(effects) if stays or isinstance(error, FencedInstanceId) else [*self._send_leave(who), *effects]

@@ -187,7 +187,7 @@ class ConsumerHandlers(StateMachine[ConsumerMemberConfig, State, _Timer]):
         if event.error == ErrorCode.NONE:
             return self._enter_group(event, now_ms)
         if event.error == ErrorCode.UNRELEASED_INSTANCE_ID:
-            return self._look(now_ms)
+            return self._look_at_seat(now_ms)
         if event.error in (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID):
             # 1. We join. 2. The answer is lost, or a session of ours is over here and not there. 3. We join again, and
             # the group has our id in another epoch. So our old id is released, and a new id joins.
@@ -252,7 +252,7 @@ class ConsumerHandlers(StateMachine[ConsumerMemberConfig, State, _Timer]):
     # newest process of a seat keeps it. Only a process that has not been a member yet does that. One that was a member,
     # and finds another in its seat, is fenced: so no older process takes the seat back from the one that followed it.
 
-    def _look(self, now_ms: int) -> Effects:
+    def _look_at_seat(self, now_ms: int) -> Effects:
         self._become(State.LOOKING)
         self._timers[_Timer.RETRY] = now_ms + RETRY_BACKOFF_MAX_MS
         return [contract.LookAtSeat()]
@@ -400,7 +400,7 @@ class ConsumerHandlers(StateMachine[ConsumerMemberConfig, State, _Timer]):
         and are fenced. 3. If we joined before it does, we would have its seat.
         """
         resumed = self.state is State.RESUMING
-        effects = [*self._lose(reason), contract.Rejoining(reason=reason)]
+        effects = [*self._lose_all_partitions(reason), contract.Rejoining(reason=reason)]
         if resumed:
             self.identity = replace(self.identity, member_id=self._new_id())
             return [*effects, *self._join(now_ms)]
@@ -412,7 +412,7 @@ class ConsumerHandlers(StateMachine[ConsumerMemberConfig, State, _Timer]):
             return effects
         return [*effects, *self._join(now_ms)]
 
-    def _lose(self, reason: str) -> Effects:
+    def _lose_all_partitions(self, reason: str) -> Effects:
         """Own no partition any more: no position may be committed (ConsumerRebalanceListener.onPartitionsLost)."""
         lost = self.partitions.lose_all()
         self.identity = replace(self.identity, generation=NO_GENERATION)
@@ -425,7 +425,7 @@ class ConsumerHandlers(StateMachine[ConsumerMemberConfig, State, _Timer]):
 
         A dynamic member leaves, as one of the classic protocol does (`actions`).
         """
-        effects = [*self._lose(str(error)), contract.Failed(error=error)]
+        effects = [*self._lose_all_partitions(str(error)), contract.Failed(error=error)]
         if self.config.instance_id is not None or isinstance(error, FencedInstanceId):
             return self._end(effects)
         self._become(State.LEAVING)
@@ -450,7 +450,7 @@ class ConsumerHandlers(StateMachine[ConsumerMemberConfig, State, _Timer]):
             case State.JOINING:
                 return self._join(now_ms)
             case State.LOOKING:
-                return self._look(now_ms)
+                return self._look_at_seat(now_ms)
             case State.RELEASING:
                 return self._release(self._in_our_seat, now_ms)
             case _:

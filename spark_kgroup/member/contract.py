@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from spark_kgroup.errors import GroupError
 from spark_kgroup.model import GroupMember, MemberIdentity, Subscription, TopicPartition
 
-Shares = tuple[tuple[str, frozenset[TopicPartition]], ...]
+Assignments = tuple[tuple[str, frozenset[TopicPartition]], ...]
 """A leader's assignment: (member id, its partitions) of each member."""
 
 # ------------------------------------------------------------------------------------------------ requests
@@ -49,7 +49,7 @@ class SyncRequest:
 
     identity: MemberIdentity
     protocol: str
-    assignments: Shares = ()
+    assignments: Assignments = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +164,7 @@ class AssignmentComputed:
     """The assignor ran for `generation` (the answer to `ComputeAssignment`)."""
 
     generation: int
-    assignments: Shares
+    assignments: Assignments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +179,7 @@ class AssignmentFailed:
 
     generation: int
     error: GroupError
-    kept: Shares
+    kept: Assignments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,7 +116,7 @@ class Handlers(Actions):
         self.identity = replace(self.identity, member_id=event.member_id, generation=event.generation)
         self._protocol, self._ends_with = event.protocol, None
         self.leader, self.leader_id = event.leader == event.member_id, event.leader
-        self.watched_topics = self._topics_of(event.members) if self.leader else frozenset()
+        self.watched_topics = self._subscribed_topics(event.members) if self.leader else frozenset()
         self._extend_session(self._asked_at_ms, now_ms)
         joined = contract.Joined(
             identity=self.identity,
@@ -160,7 +160,7 @@ class Handlers(Actions):
         return [contract.Lost(partitions=lost, reason=reason)]
 
     @staticmethod
-    def _topics_of(members: Sequence[GroupMember]) -> frozenset[str]:
+    def _subscribed_topics(members: Sequence[GroupMember]) -> frozenset[str]:
         """ConsumerCoordinator.onLeaderElected: the leader watches "any of the topics the group is interested in"."""
         return frozenset(topic for member in members for topic in member.subscription.topics)
 
@@ -322,7 +322,7 @@ class Handlers(Actions):
         """
         if error == ErrorCode.ILLEGAL_GENERATION:
             # The next generation is there: our answer is on its way, or its connection leads nowhere.
-            return self._look(now_ms) if api == "OffsetCommit" and self._awaited is not None else []
+            return self._probe_coordinator(now_ms) if api == "OffsetCommit" and self._awaited is not None else []
         if error in COORDINATOR_GONE:
             return self._lose_connection(f"{api}: {ErrorCode.name_of(error)}")
         return [] if self._may_pass(error, now_ms) else self._act_on_error(api, error, now_ms)
@@ -353,7 +353,9 @@ class Handlers(Actions):
             return self._expire(now_ms)
         effects = self._send_join(now_ms) if Timer.RETRY in due else []
         if Timer.HEARTBEAT in due:
-            effects += self._send_heartbeat(now_ms) if self.state in IN_A_GENERATION else self._look(now_ms)
+            effects += (
+                self._send_heartbeat(now_ms) if self.state in IN_A_GENERATION else self._probe_coordinator(now_ms)
+            )
         if Timer.OBJECT in due and self.state in IN_A_GENERATION:
             effects += self._rebalance("assigned again what is not subscribed", now_ms)
         return effects
@@ -366,7 +368,10 @@ class Handlers(Actions):
         stays, so that we are fenced, and no other process, if another one has the seat by now.
         """
         afresh = self._awaited is not None or self._heartbeats.awaited is not None
-        return [*self._lose(self._silence, keep_id=True), *self._join(self._silence, now_ms, afresh=afresh)]
+        return [
+            *self._lose_all_partitions(self._silence, keep_id=True),
+            *self._join(self._silence, now_ms, afresh=afresh),
+        ]
 
     # ---------------------------------------------------------------------------------------------- renaming
     # No request joins a classic group with a member id that the client has made. But a static seat is taken over, with

@@ -108,13 +108,13 @@ class Ownership:
         """
         self.left_over = (self.previously_owned | self.left_over) - assignment
         self.previously_owned = _NONE
-        self.assigned = self._subscribed_of(assignment)
+        self.assigned = self._subscribed_part(assignment)
         self.assigned_in = generation
         added = self.assigned - self.owned
         self.owned |= added
         return added
 
-    def _subscribed_of(self, assignment: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
+    def _subscribed_part(self, assignment: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
         """The subscribed part of `assignment`. The rest is to be given up, where that tells the leader news.
 
         1. A static seat comes back with another subscription. 2. The group stays as it is, and so does its assignment

@@ -72,14 +72,14 @@ def topics_of(group: DescribedGroup) -> frozenset[str]:
     )
 
 
-def misfit_of(
+def find_drift(
     group: DescribedGroup,
     topics: Mapping[str, TopicDescription],
     *,
     hidden: Collection[str] = (),
     ours: Collection[str] = (),
 ) -> AssignmentDrift:
-    """The misfit of the assignment of a classic group at rest.
+    """The drift of the assignment of a classic group at rest.
 
     A claimed partition has an owner: in a cooperative rebalance it is withheld from all members until its claimant has
     given it up (KIP-429).
@@ -107,7 +107,7 @@ def misfit_of(
     )
 
 
-def unshared_of(group: DescribedGroup, topics: Mapping[str, TopicDescription]) -> frozenset[str]:
+def find_unshared(group: DescribedGroup, topics: Mapping[str, TopicDescription]) -> frozenset[str]:
     """Topics of which a member that subscribes to them has no share, if the group's assignor would change that now.
 
     1. A static member comes back and subscribes to one more topic. 2. Other members have all its partitions, so none is
@@ -133,7 +133,7 @@ def left_out_by(
     """Partitions that a custom assignor would leave out if the group rebalanced now, all if it fails. Not on a loop."""
     there = frozenset(tp for topic in topics.values() for tp in topic.partitions)
     try:
-        return there.difference(*chosen.assign(_members_of(chosen, group, racks=True), topics).values())
+        return there.difference(*chosen.assign(_as_joining(chosen, group, racks=True), topics).values())
     except AssignorError as error:
         log.warning("no rebalance for partitions without an owner: %s", error)
         return there
@@ -143,11 +143,11 @@ def _moving(
     chosen: Assignor, group: DescribedGroup, topics: Mapping[str, TopicDescription], *, racks: bool
 ) -> frozenset[str]:
     """Topics of which a partition would be taken from a member. A cooperative assignor takes away first (KIP-429)."""
-    wanted = chosen.assign(_members_of(chosen, group, racks=racks), topics)
+    wanted = chosen.assign(_as_joining(chosen, group, racks=racks), topics)
     return frozenset(tp.topic for member in group.members for tp in member.assignment - wanted[member.member_id])
 
 
-def _members_of(chosen: Assignor, group: DescribedGroup, *, racks: bool) -> list[GroupMember]:
+def _as_joining(chosen: Assignor, group: DescribedGroup, *, racks: bool) -> list[GroupMember]:
     """The members as they would join now."""
     return [
         GroupMember(

@@ -25,7 +25,7 @@ from spark_kgroup.member.consumer_contract import (
 )
 from spark_kgroup.member.machine import Config
 from spark_kgroup.model import ErrorCode, TopicIdPartition
-from spark_kgroup.peer_words import words_of
+from spark_kgroup.peer_words import printable_words
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.backoff import Backoff
 from spark_kgroup.wire.cluster import Cluster
@@ -124,10 +124,12 @@ class ConsumerCalls:
             config.group, request.identity, owned=request.owned, **(everything if request.full else {})
         )
 
-    async def names_of(self, topic_ids: frozenset[UUID]) -> TopicsResolved | None:
+    async def resolve_topic_names(self, topic_ids: frozenset[UUID]) -> TopicsResolved | None:
         """The names of `topic_ids`, as far as they are of subscribed topics, None if brokers do not say."""
         try:
-            names = await self._cluster.names_of(topic_ids, self._config().topics, timeout_ms=REQUEST_TIMEOUT_MS)
+            names = await self._cluster.resolve_topic_names(
+                topic_ids, self._config().topics, timeout_ms=REQUEST_TIMEOUT_MS
+            )
         except WireError as error:
             log.info("no names of topics this time: %s", error)
             return None
@@ -153,7 +155,7 @@ def _to_event(request: ConsumerHeartbeatRequest, response: messages.Response) ->
     return ConsumerHeartbeatResponse(
         request=request,
         error=int(response.error_code),
-        message=words_of(response.error_message),
+        message=printable_words(response.error_message),
         epoch=int(response.member_epoch),
         interval_ms=interval_ms,
         assignment=assigned,

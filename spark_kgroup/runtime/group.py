@@ -15,15 +15,15 @@ from spark_kgroup.errors import BrokerError, GroupUnsettled
 from spark_kgroup.limits import LEAVE_TIMEOUT_MS, STARTUP_TIMEOUT_MS
 from spark_kgroup.member import contract
 from spark_kgroup.model import DescribedGroup, DescribedMember, MemberIdentity, TopicPartition
-from spark_kgroup.runtime.commits import Commits
 from spark_kgroup.runtime.descriptors import make_room_for
 from spark_kgroup.runtime.metadata_watch import MetadataWatch
+from spark_kgroup.runtime.offset_committer import OffsetCommitter
 from spark_kgroup.runtime.offsets import Offsets
 from spark_kgroup.runtime.own_ids import OwnIds
 from spark_kgroup.runtime.seats import SeatConfigs, Seats
 from spark_kgroup.runtime.session import Observer, Session
 from spark_kgroup.runtime.settings import GroupSettings
-from spark_kgroup.runtime.shares import Shares
+from spark_kgroup.runtime.target_watch import TargetWatch
 from spark_kgroup.runtime.topics import PatternSubscription, Topics
 from spark_kgroup.runtime.views import GroupView
 from spark_kgroup.wire.cluster import Cluster
@@ -61,11 +61,11 @@ class Group:
         match_now = self._pattern.match_now if settings.pattern is not None else None
         self._seats = Seats(settings, self._cluster, rng, sessions, self._on_notice, match_now)
         self.offsets = Offsets(self._cluster, settings.group, rng, self._seats.owners, self._seats.on_refused)
-        self.commits = Commits(settings, self._cluster.coordinators, rng, self._seats.post, self._seats.newest)
+        self.commits = OffsetCommitter(settings, self._cluster.coordinators, rng, self._seats.post, self._seats.newest)
         changed = self._seats.changed.set
         self._watch = MetadataWatch(settings, self._cluster, sessions, self.force_rebalance, changed)
         self._own_ids = OwnIds(settings, self._cluster, sessions, self._fits, changed)
-        self._shares = Shares(settings, self._cluster.groups, sessions, changed)
+        self._target_watch = TargetWatch(settings, self._cluster.groups, sessions, changed)
         self._configs = SeatConfigs(settings, self._cluster, self.topics, self._own_ids, rng)
 
     # -------------------------------------------------------------------------------------------- lifetime
@@ -99,7 +99,7 @@ class Group:
         if self.settings.pattern is not None:
             tasks.begin(self._pattern.run(), name="topics of the pattern")
         if protocol.is_consumer:
-            tasks.begin(self._shares.run(), name="shares")
+            tasks.begin(self._target_watch.run(), name="target watch")
         if protocol.own_ids:
             tasks.begin(self._own_ids.run(), name="own member ids")
         elif not self._own_ids.decided:
@@ -152,7 +152,7 @@ class Group:
         leaving = self._seats.ask_to_leave(instance_ids, reason)
         await self.wait_until(lambda _: all(each.machine.ended for each in leaving), 2 * LEAVE_TIMEOUT_MS)
         self._seats.drop(leaving)
-        self._shares.forget()
+        self._target_watch.forget()
 
     async def leave(self) -> None:
         """Give every seat back for good. The group rebalances.
@@ -192,7 +192,7 @@ class Group:
             seats=self._seats.views(),
             look_due=self._watch.look_due,
             held=self._watch.held,
-            shares_known=self._shares.known,
+            shares_known=self._target_watch.known,
             ids_decided=self._own_ids.decided,
         )
 
@@ -253,5 +253,5 @@ class Group:
         """
         leaving = [MemberIdentity(instance_id=m.instance_id, member_id=m.member_id) for m in members]
         still_there = await self._cluster.groups.remove_members(self.settings.group, leaving, reason)
-        self._shares.forget()
+        self._target_watch.forget()
         return still_there

@@ -9,7 +9,7 @@ from spark_kgroup.member.config import MemberConfig
 from spark_kgroup.member.machine import Config, Machine
 
 
-def machine_of(config: Config, rng: Random) -> Machine:
+def make_machine(config: Config, rng: Random) -> Machine:
     """A new machine for `config`."""
     if isinstance(config, MemberConfig):
         return ClassicMember(config, jitter=rng.random)

@@ -37,10 +37,10 @@ from spark_kgroup.model import DescribedGroup, DescribedMember, ErrorCode, Topic
 from spark_kgroup.runtime.assignment_drift import (
     AssignmentDrift,
     exists,
+    find_drift,
+    find_unshared,
     left_out_by,
-    misfit_of,
     topics_of,
-    unshared_of,
 )
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
@@ -86,7 +86,7 @@ class MetadataWatch:
         self._gone = frozenset[TopicPartition]()
         self._found: tuple[AssignmentDrift, int] | None = None
         self._left: tuple[AssignmentDrift, int] | None = None
-        """The misfit that a look has left to a static leader of another process, and its generation."""
+        """The drift that a look has left to a static leader of another process, and its generation."""
         self._warned_of = frozenset[TopicPartition]()
         self._held: tuple[AssignmentDrift, int] | None = None
         self._pause_ms = 0
@@ -94,7 +94,7 @@ class MetadataWatch:
 
     @property
     def held(self) -> AssignmentDrift | None:
-        """The misfit whose rebalance waits for the members' owner (`OngoingWork.holds_rebalances`), if any."""
+        """The drift whose rebalance waits for the members' owner (`OngoingWork.holds_rebalances`), if any."""
         return self._held[0] if self._held is not None and self._held[1] == self._generation() else None
 
     def on_joined(self, *, rejoined: bool) -> None:
@@ -145,17 +145,17 @@ class MetadataWatch:
         if group.state != "Stable":
             return
         changed = self._generation() == generation and self._changed(metadata)
-        misfit = await self._misfit(group, metadata)
+        drift = await self._drift(group, metadata)
         if self._generation() != generation:
             return
         for session in self._behind(group, metadata.topics):
             session.post(contract.RejoinWanted(reason="assigned partitions that no sync has told of"))
         if changed:
             self._force_rebalance(changed)
-        elif misfit and self._leaves_to_leader(group, misfit, generation):
+        elif drift and self._leaves_to_leader(group, drift, generation):
             return  # partitions that are new to us stay so
         else:
-            self._act_on(misfit, generation, group)
+            self._act_on(drift, generation, group)
         self._counts = _counts(names, metadata.topics)
         self.look_due = self.look_due and self._again
 
@@ -184,7 +184,7 @@ class MetadataWatch:
         return found
 
     def _leaves_to_leader(self, group: DescribedGroup, found: AssignmentDrift, generation: int) -> bool:
-        """Whether the leader is to mend the misfit: it is a static member of another process, and may be away.
+        """Whether the leader is to mend the drift: it is a static member of another process, and may be away.
 
         A leader that was asked back has a new member id, and does not know of the changes meanwhile (KIP-814).
         """
@@ -242,11 +242,11 @@ class MetadataWatch:
                     return f"partition count changed ({', '.join(changes)})"
         return ""
 
-    async def _misfit(self, group: DescribedGroup, metadata: ClusterMetadata) -> AssignmentDrift:
-        """The misfit, found in threads: for a large group this takes as long as several heartbeats."""
+    async def _drift(self, group: DescribedGroup, metadata: ClusterMetadata) -> AssignmentDrift:
+        """The drift, found in threads: for a large group this takes as long as several heartbeats."""
         hidden = _hidden(metadata)
         ours = {session.machine.identity.member_id for session in self._sessions.values()}
-        found = await asyncio.to_thread(misfit_of, group, metadata.topics, hidden=hidden, ours=ours)
+        found = await asyncio.to_thread(find_drift, group, metadata.topics, hidden=hidden, ours=ours)
         chosen = next((s.config.assignors for s in self._sessions.values() if isinstance(s.config, MemberConfig)), ())
         custom = next((a for a in chosen if a.name == group.protocol and a.name not in NAMES), None)
         if custom is not None and found.without_owner:  # it may leave them out on purpose
@@ -254,13 +254,13 @@ class MetadataWatch:
             found = replace(found, without_owner=found.without_owner - left)
         known, now = self._subscriptions, {m.instance_id or m.member_id: m.subscribed for m in group.members}
         if known is not None and known != now:
-            found = replace(found, unshared=await asyncio.to_thread(unshared_of, group, metadata.topics))
+            found = replace(found, unshared=await asyncio.to_thread(find_unshared, group, metadata.topics))
         if self._subscriptions is known:
             self._subscriptions = now
         return found
 
     def _act_on(self, found: AssignmentDrift, generation: int, group: DescribedGroup) -> None:
-        """Force a rebalance for a misfit, or hold it back, unless an earlier rebalance has not mended the misfit."""
+        """Force a rebalance for a drift, or hold it back, unless an earlier rebalance has not mended the drift."""
         # A broker that lags behind does not know partitions that the leader's broker knows: they must be gone in two
         # looks.
         confirmed = replace(found, gone=found.gone & self._gone)

@@ -145,7 +145,7 @@ class Offsets:
         while left:
             asked = self._members(sorted(left))
             answers = await asyncio.gather(
-                *(self._committed_of(who, tps, patience_ms, timeout_ms) for who, tps in asked.items()),
+                *(self._fetch_committed(who, tps, patience_ms, timeout_ms) for who, tps in asked.items()),
                 return_exceptions=True,
             )
             wait_ms = backoff.next_ms()
@@ -162,7 +162,7 @@ class Offsets:
                 await asyncio.sleep(wait_ms / 1000)
         return Answers(found, refused)
 
-    async def _committed_of(
+    async def _fetch_committed(
         self,
         who: MemberIdentity | None,
         partitions: Iterable[TopicPartition],

@@ -80,7 +80,7 @@ class OwnIds:
                     # takes it for that of an assignor that it does not know, and does not convert the group.
                     self._tell(f"ConsumerGroupHeartbeat was refused with {ErrorCode.name_of(refused)}")
                     break
-                if reason := await self._look(lacking):
+                if reason := await self._rename_at_rest(lacking):
                     self._tell(reason)
                     return
                 await self._pause(OWN_IDS_AGAIN_MS)
@@ -144,7 +144,7 @@ class OwnIds:
         """Member id -> topics, of all our seats."""
         return {s.machine.identity.member_id: frozenset(s.config.topics) for s in self._sessions.values()}
 
-    async def _look(self, lacking: list[Session]) -> str:
+    async def _rename_at_rest(self, lacking: list[Session]) -> str:
         """Rename `lacking` if the group is at rest. Returns why it can never be done, empty if it can, now or later."""
         generation = self._generation()
         if generation is None or not self._may_rename():

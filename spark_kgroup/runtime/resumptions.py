@@ -16,7 +16,7 @@ from spark_kgroup.model import UNKNOWN_MEMBER_ID, DescribedGroup, TopicDescripti
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owing:
+class SeatDebt:
     """A seat that owes partitions: the member as which it goes on, with topics by name."""
 
     member_id: str
@@ -29,12 +29,12 @@ def resumable(
     group: DescribedGroup,
     seats: Sequence[str | None],
     topics: Collection[str],
-) -> dict[str | None, Owing]:
+) -> dict[str | None, SeatDebt]:
     """Those of `seats` that owe partitions of `previously_owned`, which `group` still keeps for them.
 
     A partition is owed if the seat's target lacks it, or its topic is not subscribed any more. It is not owed if
     another member has it by now. A partition that a member was told to give up is still in its assignment, or in no
-    assignment: brokers differ (`wire.responses.consumer_description_of`).
+    assignment: brokers differ (`wire.responses.parse_consumer_description`).
 
     A seat goes on only as the very member that owned it: 1. A process is stopped for long, and its session ends. 2. The
     next process of its seat dies while it reads. 3. The first one wakes up, and joins anew. The second one's debt is
@@ -50,7 +50,7 @@ def resumable(
     if not group.is_consumer_type:
         return {}
     owners = {tp: member.member_id for member in group.members for tp in member.assignment}
-    found: dict[str | None, Owing] = {}
+    found: dict[str | None, SeatDebt] = {}
     for member in group.members:
         name = member.instance_id
         if name is None or name not in seats or name not in previously_owned or (member.epoch or 0) <= JOIN_EPOCH:
@@ -64,11 +64,11 @@ def resumable(
             if owners.get(tp, member.member_id) == member.member_id
         )
         if owed and member.protocol != "classic":
-            found[name] = Owing(member_id=member.member_id, epoch=member.epoch or 0, owned=member.assignment | owed)
+            found[name] = SeatDebt(member_id=member.member_id, epoch=member.epoch or 0, owned=member.assignment | owed)
     return found
 
 
-def with_topic_ids(owing: Owing, topics: Mapping[str, TopicDescription]) -> Resumption:
+def with_topic_ids(owing: SeatDebt, topics: Mapping[str, TopicDescription]) -> Resumption:
     """`owing` by topic ids, as the coordinator wants it. Partitions of a topic that is gone cannot be owed."""
     ids = {name: topic.topic_id for name, topic in topics.items()}
     owned = frozenset((tp, of) for tp in owing.owned if (of := ids.get(tp.topic)) is not None)

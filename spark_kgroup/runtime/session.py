@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar, assert_never
 from uuid import UUID
 
 from spark_kgroup.assignors.contract import Assignor
-from spark_kgroup.assignors.cooperative_sticky import undisputed_claims, with_claims_of
+from spark_kgroup.assignors.cooperative_sticky import add_claims, undisputed_claims
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import GroupRejected, KgroupError, UnsupportedApi, WireError
 from spark_kgroup.limits import JOIN_TIMEOUT_SLACK_MS, LEAVE_TIMEOUT_MS, REQUEST_TIMEOUT_MS, WAIT_TOLD_AFTER_MS
@@ -29,7 +29,7 @@ from spark_kgroup.member.consumer_contract import Event as ConsumerEvent
 from spark_kgroup.member.machine import Config
 from spark_kgroup.model import UNKNOWN_MEMBER_ID, ErrorCode, MemberIdentity, TopicDescription, TopicPartition
 from spark_kgroup.runtime.consumer_calls import ConsumerCalls
-from spark_kgroup.runtime.machines import machine_of
+from spark_kgroup.runtime.machines import make_machine
 from spark_kgroup.runtime.translate import Asked, to_event, to_message
 from spark_kgroup.tasks import TaskSet
 from spark_kgroup.threads import in_a_thread
@@ -76,7 +76,7 @@ class Session:
         rack: Callable[[], str | None] = lambda: None,
         match_now: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self.machine = machine_of(config, rng)
+        self.machine = make_machine(config, rng)
         self.owned_since: Mapping[TopicPartition, MemberIdentity] = MappingProxyType({})
         self.snapshot: Mapping[str, int] | None = None
         self.failure: BaseException | None = None
@@ -157,7 +157,7 @@ class Session:
             case contract.Send(request=request):
                 return self._leave(request) if isinstance(request, contract.LeaveRequest) else self._send(request)
             case contract.Look(heartbeat=heartbeat):
-                return self._look(heartbeat)
+                return self._probe_coordinator(heartbeat)
             case contract.LookAtSeat():
                 return self._look_at_seat()
             case contract.ComputeAssignment():
@@ -279,7 +279,7 @@ class Session:
         self.post(contract.ConnectionLost(reason=reason))
         await connection.close()
 
-    async def _look(self, heartbeat: contract.HeartbeatRequest | None) -> None:
+    async def _probe_coordinator(self, heartbeat: contract.HeartbeatRequest | None) -> None:
         """Ask past a parked request: over the pool, since no request is read behind it on its connection."""
         connection, timeout_ms = self._connection, min(REQUEST_TIMEOUT_MS, self.config.session_timeout_ms)
         try:
@@ -311,10 +311,10 @@ class Session:
         self.post(answer)
 
     async def _resolve(self, topic_ids: frozenset[UUID]) -> None:
-        answer = await self._calls.names_of(topic_ids)
+        answer = await self._calls.resolve_topic_names(topic_ids)
         if self._match_now is not None and answer is not None and len(answer.names) < len(topic_ids):
             await self._match_now()
-            answer = await self._calls.names_of(topic_ids)
+            answer = await self._calls.resolve_topic_names(topic_ids)
         if answer is not None:
             self.post(answer)
 
@@ -372,7 +372,7 @@ class Session:
         if assignments is not None and self._still_assigns(work):
             self.post(contract.AssignmentComputed(generation=work.generation, assignments=assignments))
 
-    async def _compute_assignment(self, work: contract.ComputeAssignment) -> contract.Shares | None:
+    async def _compute_assignment(self, work: contract.ComputeAssignment) -> contract.Assignments | None:
         """The assignor's assignment from fresh metadata, or None once the generation is over."""
         wanted = sorted({topic for member in work.members for topic in member.subscription.topics})
         backoff = Backoff(self._rng)
@@ -474,10 +474,10 @@ class Session:
 
 def _assign(
     assignor: Assignor, work: contract.ComputeAssignment, topics: Mapping[str, TopicDescription], hidden: Set[str]
-) -> contract.Shares:
+) -> contract.Assignments:
     """The partitions that every member shall own. Runs in a thread: it takes values and gives values."""
     assignment = assignor.assign(work.members, topics)
-    return tuple(sorted((with_claims_of(hidden, assignment, work.members) if hidden else assignment).items()))
+    return tuple(sorted((add_claims(hidden, assignment, work.members) if hidden else assignment).items()))
 
 
 async def _translate(request: Asked, translate: Callable[[], _T]) -> _T:

@@ -33,7 +33,7 @@ class ClientSettings:
     Attributes:
         client_id: as brokers see it in each request. A static leader of another process that has the same one is taken
             to look after the group's assignment itself (`runtime.metadata_watch`).
-        security: how to connect and who to be, as `security_of` makes it of `SecuritySettings`.
+        security: how to connect and who to be, as `load_security` makes it of `SecuritySettings`.
         request_timeout_ms: the bound of one request.
         api_timeout_ms: the bound of one call, with all its requests.
         metadata_max_age_ms: how old what is known of topics may be before brokers are asked again.

@@ -127,7 +127,7 @@ class GroupRuntime:
         return self._thread.run(lambda group: group.offsets.committed_answers(partitions, patience_ms))
 
     def commit(self, commits: Sequence[SeatCommit]) -> frozenset[TopicPartition]:
-        """`Commits.commit`, for several seats at once."""
+        """`OffsetCommitter.commit`, for several seats at once."""
 
         async def all_seats(group: Group) -> frozenset[TopicPartition]:
             each_seat = (group.commits.commit(each.seat.identity, each.positions, each.topic_ids) for each in commits)
@@ -136,7 +136,7 @@ class GroupRuntime:
         return self._thread.run(all_seats)
 
     def commit_refusal(self) -> str:
-        """`Commits.refusal`."""
+        """`OffsetCommitter.refusal`."""
         return self._thread.run(lambda group: _immediate(lambda: group.commits.refusal))
 
 

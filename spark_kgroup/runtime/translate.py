@@ -99,7 +99,7 @@ def _join_response(request: contract.JoinRequest, response: messages.JoinGroupRe
             GroupMember(
                 member_id=member.member_id,
                 instance_id=member.group_instance_id,
-                subscription=_subscription_of(member),
+                subscription=_decode_subscription(member),
             )
             for member in response.members
         ),
@@ -107,7 +107,7 @@ def _join_response(request: contract.JoinRequest, response: messages.JoinGroupRe
     )
 
 
-def _subscription_of(member: messages.JoinGroupResponseMember) -> Subscription:
+def _decode_subscription(member: messages.JoinGroupResponseMember) -> Subscription:
     """A member whose subscription cannot be decoded subscribes to no topic, and the other members get all.
 
     Java's leader and franz-go's end with such a member, and so would ours: the broker would elect the next one, which

@@ -52,7 +52,7 @@ class GroupView:
     Attributes:
         look_due: a static seat was asked back without a rebalance, and no look has told yet whether the group's
             assignment still fits.
-        held: the misfit that needs a rebalance, where that waits for the owner's word
+        held: the drift that needs a rebalance, where that waits for the owner's word
             (`OngoingWork.holds_rebalances`).
         shares_known: whether each seat has reached its target assignment (`runtime.shares`).
         ids_decided: whether each seat has the member id with which it begins to read (`runtime.own_ids`).

@@ -132,9 +132,9 @@ class ApacheKafka:
 
     def bootstrap_of(self, listener: str) -> str:
         """HOST:PORT of every node at the secure listener of that name."""
-        return ",".join(f"{self._host}:{self._secure_of(node.node_id)[listener][1]}" for node in self.nodes)
+        return ",".join(f"{self._host}:{self._secure_listeners(node.node_id)[listener][1]}" for node in self.nodes)
 
-    def _secure_of(self, node_id: int) -> dict[str, tuple[str, int]]:
+    def _secure_listeners(self, node_id: int) -> dict[str, tuple[str, int]]:
         """Name -> (security protocol, port) of a node's secure listeners."""
         ports = self._secure_ports.ports if self._secure_ports else ()
         own = ports[(node_id - 1) * len(self._listeners) :]
@@ -214,7 +214,7 @@ class ApacheKafka:
             node.await_started(max(0.0, deadline - time.monotonic()))
         wanted = {node.node_id for node in running}
         for node in [node for node in running if node.answers]:
-            while not _shows(self._metadata_of(node), wanted):
+            while not _shows(self._fetch_metadata(node), wanted):
                 if time.monotonic() > deadline:
                     raise EnvironmentProblem(
                         f"Kafka node {node.node_id} did not show the nodes {sorted(wanted)} in {timeout_s:.0f} s."
@@ -338,7 +338,7 @@ class ApacheKafka:
                 KafkaNode(node_id, root / f"node-{node_id}", port) for node_id, port in enumerate(clients, start=1)
             )
             for node in self.nodes:
-                secure = self._secure_of(node.node_id)
+                secure = self._secure_listeners(node.node_id)
                 node.configure(
                     node_properties(node.node_id, self._host, node.port, controllers, more, secure, self._advertised)
                 )
@@ -376,7 +376,7 @@ class ApacheKafka:
         unfinished.rename(path)
         return cluster_id
 
-    def _metadata_of(self, node: KafkaNode) -> ClusterMetadata | None:
+    def _fetch_metadata(self, node: KafkaNode) -> ClusterMetadata | None:
         """A node's metadata of the cluster now, or None if that node does not answer.
 
         A new client knows that node alone, and asks it on its own account. The request made here may then go to another
@@ -398,7 +398,7 @@ class ApacheKafka:
         """
         deadline = time.monotonic() + _TOPIC_TIMEOUT_S
         for node in [node for node in self.nodes if node.answers]:
-            while not _has_leaders(self._metadata_of(node), topic, partitions):
+            while not _has_leaders(self._fetch_metadata(node), topic, partitions):
                 if time.monotonic() > deadline:
                     raise EnvironmentProblem(
                         f"Node {node.node_id} knows no leaders of topic {topic} after {_TOPIC_TIMEOUT_S:.0f} s."

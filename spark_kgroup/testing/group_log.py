@@ -72,7 +72,7 @@ def _newest(reader: Consumer, group: str) -> GroupRecord | None:
             error, key, offset = message.error(), message.key(), message.offset()
             if error is not None and error.code() == KafkaError._PARTITION_EOF:
                 return newest
-            if error is None and isinstance(key, bytes) and offset is not None and _is_of(key, group):
+            if error is None and isinstance(key, bytes) and offset is not None and _is_metadata_key(key, group):
                 newest = decode_group_metadata(message.value(), offset)
     raise EnvironmentProblem(f"Could not read {_TOPIC} to its end in {_READ_TIMEOUT_S:.0f} s.")
 
@@ -97,7 +97,7 @@ def decode_group_metadata(value: bytes | str | None, offset: int) -> GroupRecord
     return GroupRecord(generation=generation, protocol=protocol, leader=leader, offset=offset)
 
 
-def _is_of(key: bytes, group: str) -> bool:
+def _is_metadata_key(key: bytes, group: str) -> bool:
     version, length = struct.unpack_from(">hh", key)
     return version == _GROUP_METADATA_KEY and key[4 : 4 + length] == group.encode()
 

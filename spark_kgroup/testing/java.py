@@ -48,7 +48,7 @@ def find_java() -> Java:
         raise EnvironmentProblem(
             f"Found no Java ({looked}, and there is no `java` in PATH). {_need()}",
         )
-    build = _build_of(executable)
+    build = _read_build(executable)
     version = _version_in(build)
     if version < JAVA_VERSION_MIN:
         raise EnvironmentProblem(f"Found Java {version} ({executable}), which is too old. {_need()}")
@@ -72,7 +72,7 @@ def _executable() -> Path | None:
     return Path(in_path) if in_path else None
 
 
-def _build_of(executable: Path) -> str:
+def _read_build(executable: Path) -> str:
     """The output of `java -version`, without the lines that JAVA_TOOL_OPTIONS adds."""
     try:
         done = subprocess.run(

@@ -25,7 +25,7 @@ from spark_kgroup.errors import EnvironmentProblem
 from spark_kgroup.testing.held_lock import held_lock
 from spark_kgroup.testing.ivy import AS_IN_MAVEN, Coordinate, NoIvy, fetch_with_ivy
 from spark_kgroup.testing.kafka_release import KAFKA_VERSION, KafkaRelease
-from spark_kgroup.testing.pinned_jars import REPOSITORY, Pin, download, read_pins, sha256_of
+from spark_kgroup.testing.pinned_jars import REPOSITORY, Pin, compute_sha256, download, read_pins
 from spark_kgroup.testing.pinned_jars import write_pins as write_pins_of
 
 PINNED: Final = ("3.2.3", "3.7.2", "3.9.2", "4.0.2", KAFKA_VERSION)
@@ -43,7 +43,7 @@ def kafka_jars(version: str = KAFKA_VERSION) -> list[Path]:
         EnvironmentProblem: see `fetch_jars`.
         OptionError: see `KafkaRelease`.
     """
-    pins = read_pins(_pins_of(version)) if version in PINNED else ()
+    pins = read_pins(_pins_path(version)) if version in PINNED else ()
     try:
         return fetch_jars(_kafka(version), f"kafka-{version}", pins=pins)
     except NoIvy as problem:
@@ -56,10 +56,10 @@ def write_pins() -> None:
         with TemporaryDirectory() as folder:
             name, repository = f"kafka-{version}", os.environ.get(REPOSITORY)
             fetch_with_ivy(_kafka(version), Path(folder), name, repository, AS_IN_MAVEN)
-            write_pins_of(_pins_of(version), Path(folder, "jars"))
+            write_pins_of(_pins_path(version), Path(folder, "jars"))
 
 
-def _pins_of(version: str) -> Path:
+def _pins_path(version: str) -> Path:
     return Path(__file__).with_name(f"kafka-{version}.pins")
 
 
@@ -142,14 +142,14 @@ def _whole(directory: Path, coordinates: Sequence[Coordinate], pins: Sequence[Pi
     except (OSError, ValueError, KeyError, TypeError):
         return None
     jars = sorted(directory.glob("*.jar"))
-    found = {jar.name: (jar.stat().st_size, sha256_of(jar)) for jar in jars}
+    found = {jar.name: (jar.stat().st_size, compute_sha256(jar)) for jar in jars}
     pinned = {pin.jar: (pin.size_bytes, pin.sha256) for pin in pins}
     return jars if found == expected == (pinned or expected) else None
 
 
 def _write_manifest(directory: Path, coordinates: Sequence[Coordinate]) -> None:
     jars = [
-        {"name": jar.name, "size_bytes": jar.stat().st_size, "sha256": sha256_of(jar)}
+        {"name": jar.name, "size_bytes": jar.stat().st_size, "sha256": compute_sha256(jar)}
         for jar in sorted(directory.glob("*.jar"))
     ]
     text = json.dumps({"coordinates": _as_json(coordinates), "jars": jars}, indent=1)

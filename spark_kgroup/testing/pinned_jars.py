@@ -79,14 +79,14 @@ def read_pins(file: Path) -> list[Pin]:
 def write_pins(file: Path, repository: Path) -> None:
     """Pin every jar in a folder that is laid out as a Maven repository."""
     pins = [
-        Pin(sha256_of(jar), jar.stat().st_size, jar.relative_to(repository).as_posix())
+        Pin(compute_sha256(jar), jar.stat().st_size, jar.relative_to(repository).as_posix())
         for jar in sorted(repository.rglob("*.jar"), key=lambda jar: jar.name)
     ]
     lines = [f"{pin.sha256} {pin.size_bytes:>8} {pin.place}\n" for pin in pins]
     file.write_text("# SHA-256, bytes, place in a Maven repository; `make lock` writes this file.\n" + "".join(lines))
 
 
-def sha256_of(jar: Path) -> str:
+def compute_sha256(jar: Path) -> str:
     """The hash of a file, in hexadecimal digits."""
     with jar.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -23,7 +23,7 @@ from spark_kgroup.errors import (
     WireError,
 )
 from spark_kgroup.limits import CONNECT_TIMEOUT_MS, NEXT_BROKER_AFTER_MS
-from spark_kgroup.peer_words import words_of
+from spark_kgroup.peer_words import printable_words
 from spark_kgroup.rights import RIGHTS_MISSING, Rights
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
@@ -58,7 +58,7 @@ class SharedWork:
         self._running: dict[Hashable, asyncio.Task[Any]] = {}
         self._closed = False
 
-    async def result_of(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def join_or_start(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """The result of the `work` that is running for `key`, which goes on for other callers if one gives up.
 
         Args:
@@ -236,8 +236,9 @@ class Connections:
             self._cluster_id = answer.cluster_id
         elif answer.cluster_id not in (None, self._cluster_id):
             raise ConnectionFailed(
-                f"A broker of another cluster is at {address} now (cluster id {words_of(answer.cluster_id)}, was "
-                f"{words_of(self._cluster_id)}): its answers are not used. To go on with that cluster, start anew."
+                f"A broker of another cluster is at {address} now (cluster id {printable_words(answer.cluster_id)}, "
+                f"was {printable_words(self._cluster_id)}): its answers are not used. To go on with that cluster, "
+                "start anew."
             )
 
     async def drop(self, address: Address) -> None:
@@ -258,7 +259,7 @@ class Connections:
             self._pool[address] = await self._open(address)
             return self._pool[address]
 
-        return await self._shared.result_of(("connection", address), open_and_pool)
+        return await self._shared.join_or_start(("connection", address), open_and_pool)
 
     async def _open(self, address: Address) -> Connection:
         turn = await self._pace.turn(address)

@@ -39,7 +39,7 @@ from spark_kgroup.wire.responses import (
     ListedOffset,
     has_fewer_partitions,
     has_older_leaders,
-    metadata_of,
+    parse_metadata,
     take_listed,
     with_known_epochs,
 )
@@ -385,7 +385,9 @@ class Cluster:
 
         return await self.brokers.retries.run(attempt, timeout_ms)
 
-    async def names_of(self, topic_ids: Set[UUID], topics: Iterable[str], *, timeout_ms: int) -> Mapping[UUID, str]:
+    async def resolve_topic_names(
+        self, topic_ids: Set[UUID], topics: Iterable[str], *, timeout_ms: int
+    ) -> Mapping[UUID, str]:
         """The names of `topic_ids`, as far as these are ids of `topics`: from the last answer while it is young enough.
 
         All seats of a process hear new ids within the same moments, and one answer about many partitions is long.
@@ -398,7 +400,9 @@ class Cluster:
             max_age_ms = TOPIC_NAMES_KNOWN_MS if topic_ids <= found.names.keys() else TOPIC_NAMES_MISSED_MS
             found = found if time.monotonic() - found.asked_at_s <= max_age_ms / 1000 else None
         if found is None:
-            found = await self.brokers.shared.result_of(("names", key), lambda: self._ask_for_names(key, timeout_ms))
+            found = await self.brokers.shared.join_or_start(
+                ("names", key), lambda: self._ask_for_names(key, timeout_ms)
+            )
         return {each: found.names[each] for each in topic_ids & found.names.keys() if not self._known.is_replaced(each)}
 
     async def _ask_for_names(self, topics: tuple[str, ...], timeout_ms: int) -> _Names:
@@ -414,7 +418,7 @@ class Cluster:
         assert isinstance(response, messages.MetadataResponse)
         await self.brokers.check_answer(witness, response)
         large = sum(len(topic.partitions) for topic in response.topics) > PARTITIONS_AT_ONCE_MAX
-        found = await asyncio.to_thread(metadata_of, response) if large else metadata_of(response)
+        found = await asyncio.to_thread(parse_metadata, response) if large else parse_metadata(response)
         nodes = found.brokers or self.brokers.nodes
         node = next((node for node, address in nodes.items() if address == witness), None)
         try:

@@ -68,7 +68,7 @@ def encode_entity(entity: Entity) -> bytes:
 # ---------------------------------------------------------------------------------------------------- decoding
 
 
-def correlation_id_of(frame: bytes) -> int:
+def read_correlation_id(frame: bytes) -> int:
     """The correlation id with which every response frame (without its length) begins.
 
     Raises:
@@ -89,8 +89,8 @@ def decode_response(request_type: type[Request], frame: bytes) -> Response:
     if response_type is ApiVersionsResponse and frame[4:6] == _INT16.pack(ErrorCode.UNSUPPORTED_VERSION):
         response_type = ApiVersionsResponseV0
     cursor = _Cursor(frame, response_type.__name__)
-    _reader_of(cast("type[Entity]", response_type.__header_schema__))(cursor)
-    response = cast("Response", _reader_of(cast("type[Entity]", response_type))(cursor))
+    _make_reader(cast("type[Entity]", response_type.__header_schema__))(cursor)
+    response = cast("Response", _make_reader(cast("type[Entity]", response_type))(cursor))
     if cursor.left:
         raise ProtocolViolation(f"{cursor.left} bytes follow a whole {cursor.what} v{response_type.__version__}.")
     return response
@@ -102,7 +102,7 @@ def decode_entity(entity_type: type[E], raw: bytes) -> E:
     Raises:
         ProtocolViolation: `raw` does not hold one.
     """
-    return cast(E, _reader_of(entity_type)(_Cursor(raw, entity_type.__name__)))
+    return cast(E, _make_reader(entity_type)(_Cursor(raw, entity_type.__name__)))
 
 
 class _Cursor:
@@ -166,7 +166,7 @@ _Part = Callable[[_Cursor, dict[str, Any]], None]
 
 
 @cache
-def _reader_of(entity_type: type[Entity]) -> _Reader:
+def _make_reader(entity_type: type[Entity]) -> _Reader:
     """Reads an entity: its fields in order, and after them its tagged fields if the version is flexible."""
     flexible = entity_type.__flexible__
     plain = [field for field in fields(entity_type) if "tag" not in field.metadata]
@@ -261,7 +261,7 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
 
 def _value_reader(kind: Any, field: Field[Any], flexible: bool, nullable: bool) -> _Reader:
     if is_dataclass(kind):
-        read_struct = _reader_of(cast("type[Entity]", kind))
+        read_struct = _make_reader(cast("type[Entity]", kind))
         return partial(_read_nullable, read_struct) if nullable else read_struct
     kafka_type = field.metadata["kafka_type"]
     if kafka_type in _FIXED:

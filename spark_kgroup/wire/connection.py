@@ -55,7 +55,7 @@ from spark_kgroup.limits import (
 from spark_kgroup.model import ErrorCode
 from spark_kgroup.wire import messages, names
 from spark_kgroup.wire.address import Address
-from spark_kgroup.wire.codec import correlation_id_of, decode_response, encode_request
+from spark_kgroup.wire.codec import decode_response, encode_request, read_correlation_id
 from spark_kgroup.wire.messages import Request, Response
 from spark_kgroup.wire.security.settings import Plaintext, Security
 from spark_kgroup.wire.security.tls import tls_failure
@@ -271,7 +271,7 @@ class Connection:
             self._end(Disconnected(f"{self.address}: reading failed: {bug!r}."))
 
     async def _answer(self, frame: bytes) -> None:
-        correlation_id = correlation_id_of(frame)
+        correlation_id = read_correlation_id(frame)
         if correlation_id not in self._waiting:
             raise ProtocolViolation(f"{self.address} answered request {correlation_id}, which was never sent.")
         waiting = self._waiting[correlation_id]
@@ -399,7 +399,7 @@ async def _connect(
         async with asyncio.timeout(timeout_ms / 1000):
             context = await security.ssl_context()
             late = "could not be resolved by this machine's DNS"
-            addresses = await names.addresses_of(address.host, address.port)
+            addresses = await names.resolve_addresses(address.host, address.port)
             late = "did not accept a connection"
             first = turn % len(addresses)
             tcp = await names.connect_to_first(addresses[first:] + addresses[:first])

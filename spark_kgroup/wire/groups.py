@@ -13,7 +13,7 @@ from typing import NamedTuple
 from spark_kgroup.errors import BrokerError, ConnectionFailed, UnsupportedApi, WireError
 from spark_kgroup.limits import OFFSETS_LEFT_OUT_MS
 from spark_kgroup.model import DescribedGroup, ErrorCode, MemberIdentity, TopicPartition
-from spark_kgroup.peer_words import words_of
+from spark_kgroup.peer_words import printable_words
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.brokers import Brokers, end_after
@@ -23,11 +23,11 @@ from spark_kgroup.wire.messages import Request, Response
 from spark_kgroup.wire.responses import (
     CommittedOffset,
     LeftOut,
-    committed_of,
-    config_of,
-    consumer_description_of,
-    description_of,
     group_error_codes,
+    parse_committed,
+    parse_config,
+    parse_consumer_description,
+    parse_description,
     still_members,
     the_only,
 )
@@ -121,7 +121,7 @@ class Coordinators:
                     raise ConnectionFailed(f"No metadata yet of the broker at {address}.")
                 response = await self._brokers.connections.ask(address, messages.broker_config(node_id, name))
                 assert isinstance(response, messages.DescribeConfigsResponse)
-                return config_of(response)
+                return parse_config(response)
 
         return await self._retries.run(attempt, timeout_ms)
 
@@ -158,7 +158,7 @@ class Coordinators:
 
     async def _named(self, group: str) -> Address:
         """Look the coordinator up. All callers meanwhile share the look-up: all seats lose it at the same moment."""
-        return await self._brokers.shared.result_of(("coordinator", group), lambda: self._look_up(group))
+        return await self._brokers.shared.join_or_start(("coordinator", group), lambda: self._look_up(group))
 
     async def _look_up(self, group: str) -> Address:
         witness, response = await self._brokers.ask_any(messages.find_coordinator(group))
@@ -166,7 +166,7 @@ class Coordinators:
         found = the_only(response.coordinators, "coordinator")
         if int(found.error_code) != ErrorCode.NONE:
             self._brokers.witnesses.doubt(witness)
-            words = words_of(found.error_message) or f"group {group!r}"
+            words = printable_words(found.error_message) or f"group {group!r}"
             error = BrokerError("FindCoordinator", int(found.error_code), words)
             self._retries.be_patient(error, error.api)
             raise error
@@ -246,7 +246,7 @@ class Groups:
             response = await self._coordinators.call(group, messages.describe_groups(group))
             assert isinstance(response, messages.DescribeGroupsResponse)
             # Beside the event loop: 1,000 members with 100 partitions each take a second.
-            return await asyncio.to_thread(description_of, response)
+            return await asyncio.to_thread(parse_description, response)
 
         async def attempt() -> DescribedGroup:
             found = await classic()
@@ -267,10 +267,10 @@ class Groups:
             assert isinstance(
                 response, messages.ConsumerGroupDescribeResponse | messages.ConsumerGroupDescribeResponseV0
             )
-            return await asyncio.to_thread(consumer_description_of, response)
+            return await asyncio.to_thread(parse_consumer_description, response)
         return None
 
-    async def type_of(self, group: str, *, timeout_ms: int | None = None) -> str | None:
+    async def fetch_type(self, group: str, *, timeout_ms: int | None = None) -> str | None:
         """The type of a group (Kafka: GroupType) in small letters, or None if there is no group or no type is told.
 
         Raises:
@@ -300,7 +300,7 @@ class Groups:
             witness, response = await self._brokers.ask_any(messages.group_config(group, name))
             assert isinstance(response, messages.DescribeConfigsResponse)
             try:
-                return config_of(response)
+                return parse_config(response)
             except BrokerError:
                 self._brokers.witnesses.doubt(witness)
                 raise
@@ -368,7 +368,7 @@ class CommittedLookUp:
         assert isinstance(response, messages.OffsetFetchResponse | messages.OffsetFetchResponseV9)
         self.refused.clear()
         try:
-            found = committed_of(response, self._wanted, self.refused)
+            found = parse_committed(response, self._wanted, self.refused)
         except LeftOut as error:
             if self._open_for_ms() < OFFSETS_LEFT_OUT_MS:
                 raise

@@ -26,7 +26,7 @@ _lock: Final = threading.Lock()
 _looking_up: Final[dict[tuple[str, int], Future[list[Found]]]] = {}
 
 
-async def addresses_of(host: str, port: int) -> list[Found]:
+async def resolve_addresses(host: str, port: int) -> list[Found]:
     """All addresses of a host, the best first (RFC 6724). Waits as long as the system's resolver does.
 
     Raises:
@@ -121,7 +121,7 @@ async def _connect_within(host: str, port: int, timeout_s: float, look_up_timeou
     late = f"the name {host!r} was not resolved within {look_up_timeout_s or timeout_s:g} s"
     try:
         async with asyncio.timeout(look_up_timeout_s or timeout_s) as bound:
-            addresses = await addresses_of(host, port)
+            addresses = await resolve_addresses(host, port)
             late = f"no connection was accepted within {timeout_s:g} s"
             if look_up_timeout_s is not None:
                 bound.reschedule(asyncio.get_running_loop().time() + timeout_s)

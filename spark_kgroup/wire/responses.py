@@ -19,7 +19,7 @@ from spark_kgroup.model import (
     TopicDescription,
     TopicPartition,
 )
-from spark_kgroup.peer_words import words_of
+from spark_kgroup.peer_words import printable_words
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.consumer_protocol import decode_assignment, decode_subscription
@@ -63,7 +63,7 @@ class CommittedOffset:
     metadata: str
 
 
-def metadata_of(response: messages.MetadataResponse) -> ClusterMetadata:
+def parse_metadata(response: messages.MetadataResponse) -> ClusterMetadata:
     """Brokers, topics and leaders. A topic with an error is not among the topics."""
     brokers = {int(b.node_id): Address(b.host, b.port) for b in response.brokers}
     racks = {int(b.node_id): b.rack for b in response.brokers if b.rack}
@@ -83,7 +83,7 @@ def metadata_of(response: messages.MetadataResponse) -> ClusterMetadata:
                     for p in t.partitions
                     if (at := brokers.get(int(p.leader_id))) is not None
                 },
-                racks=_racks_of(t.partitions, racks),
+                racks=_replica_racks(t.partitions, racks),
             )
             for t in good
         },
@@ -98,7 +98,7 @@ def metadata_of(response: messages.MetadataResponse) -> ClusterMetadata:
     )
 
 
-def _racks_of(partitions: Iterable[Any], racks: Mapping[int, str]) -> dict[int, frozenset[str]]:
+def _replica_racks(partitions: Iterable[Any], racks: Mapping[int, str]) -> dict[int, frozenset[str]]:
     """The racks of all replicas, also offline ones: most come back, and no member rebalances for it (Java: range)."""
     if not racks:
         return {}
@@ -146,7 +146,7 @@ def take_listed(
     return {tp: errors[tp] for tp in wanted if tp in errors}
 
 
-def committed_of(
+def parse_committed(
     response: messages.OffsetFetchResponse | messages.OffsetFetchResponseV9,
     wanted: Iterable[TopicPartition],
     refused: dict[TopicPartition, WireError],
@@ -200,7 +200,7 @@ def the_only(answers: Sequence[T], what: str) -> T:
     return answers[0]
 
 
-def description_of(response: messages.DescribeGroupsResponse) -> DescribedGroup:
+def parse_description(response: messages.DescribeGroupsResponse) -> DescribedGroup:
     """The one group in `response`, "Dead" if it is no classic one. Assignments are empty while it rebalances.
 
     Raises:
@@ -212,7 +212,7 @@ def description_of(response: messages.DescribeGroupsResponse) -> DescribedGroup:
     of_consumers = group.protocol_type in ("", messages.CONSUMER)
     return DescribedGroup(
         group=group.group_id,
-        state=words_of(group.group_state) or "Dead",
+        state=printable_words(group.group_state) or "Dead",
         protocol=group.protocol_data,
         group_type="classic" if of_consumers else group.protocol_type,
         members=tuple(
@@ -237,7 +237,7 @@ def _readable(read: Callable[[bytes], T], raw: bytes, of_consumers: bool) -> T |
         return None
 
 
-def consumer_description_of(
+def parse_consumer_description(
     response: messages.ConsumerGroupDescribeResponse | messages.ConsumerGroupDescribeResponseV0,
 ) -> DescribedGroup | None:
     """The one group in `response`, None if it is not of type consumer.
@@ -253,10 +253,10 @@ def consumer_description_of(
     if int(group.error_code) in _NOT_OF_TYPE_CONSUMER:
         return None
     if int(group.error_code) != ErrorCode.NONE:
-        raise BrokerError("ConsumerGroupDescribe", int(group.error_code), words_of(group.error_message))
+        raise BrokerError("ConsumerGroupDescribe", int(group.error_code), printable_words(group.error_message))
     return DescribedGroup(
         group=group.group_id,
-        state=words_of(group.group_state),
+        state=printable_words(group.group_state),
         protocol=group.assignor_name,
         group_type="consumer",
         target_epoch=int(group.assignment_epoch),
@@ -266,8 +266,8 @@ def consumer_description_of(
                 instance_id=m.instance_id,
                 client_id=m.client_id,
                 client_host=m.client_host,
-                assignment=_partitions_of(m.assignment),
-                target=_partitions_of(m.target_assignment),
+                assignment=_parse_partitions(m.assignment),
+                target=_parse_partitions(m.target_assignment),
                 epoch=int(m.member_epoch),
                 protocol=_MEMBER_TYPES.get(getattr(m, "member_type", -1)),
             )
@@ -276,7 +276,7 @@ def consumer_description_of(
     )
 
 
-def _partitions_of(assignment: Any) -> frozenset[TopicPartition]:
+def _parse_partitions(assignment: Any) -> frozenset[TopicPartition]:
     return frozenset(TopicPartition(t.topic_name, p) for t in assignment.topic_partitions for p in t.partitions)
 
 
@@ -287,7 +287,7 @@ _MEMBER_TYPES: Final = MappingProxyType({0: "classic", 1: "consumer"})
 """ConsumerGroupDescribeResponse.Member.MemberType, in which -1 stands for unknown."""
 
 
-def config_of(response: messages.DescribeConfigsResponse) -> str | None:
+def parse_config(response: messages.DescribeConfigsResponse) -> str | None:
     """The value of the one setting that was asked for, None if this group, or broker, has none of that name.
 
     Raises:
@@ -295,7 +295,7 @@ def config_of(response: messages.DescribeConfigsResponse) -> str | None:
     """
     found = the_only(response.results, "resource")
     if int(found.error_code) != ErrorCode.NONE:
-        raise BrokerError("DescribeConfigs", int(found.error_code), words_of(found.error_message))
+        raise BrokerError("DescribeConfigs", int(found.error_code), printable_words(found.error_message))
     return next((config.value for config in found.configs), None)
 
 

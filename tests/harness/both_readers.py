@@ -11,10 +11,10 @@ from pyspark_kgroup.executor.read.range_reader import read_ranges
 from pyspark_kgroup.options.parser import SourceOptions, parse
 from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.shared.arrow import arrow_schema
-from pyspark_kgroup.shared.tickets import Leader, Range, ReadSettings
+from pyspark_kgroup.shared.tickets import Leader, OffsetRange, ReadSettings
 from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.cluster import Cluster
-from spark_kgroup.wire.security.secured import security_of
+from spark_kgroup.wire.security.secured import load_security
 
 STALL_MS = 30_000
 
@@ -34,7 +34,7 @@ def leaders_of(checked: SourceOptions, topic: str) -> dict[int, Leader]:
     """The leaders of the partitions of `topic`, by metadata asked for with these options."""
 
     async def look() -> dict[int, Leader]:
-        security = security_of(driver_settings(checked.security))
+        security = load_security(driver_settings(checked.security))
         cluster = Cluster(parse_bootstrap(checked.bootstrap_servers), client_id="test", security=security)
         try:
             found = (await cluster.metadata([topic])).topics[topic]
@@ -46,25 +46,25 @@ def leaders_of(checked: SourceOptions, topic: str) -> dict[int, Leader]:
     return asyncio.run(look())
 
 
-def whole(bootstrap: str, topic: str, leaders: Mapping[int, Leader]) -> list[Range]:
+def whole(bootstrap: str, topic: str, leaders: Mapping[int, Leader]) -> list[OffsetRange]:
     """Ranges of all records that the topic has now."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "watermarks"})
     try:
         ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), 30) for p in leaders}
     finally:
         consumer.close()
-    return [Range(topic, p, *ends[p], leader) for p, leader in leaders.items()]
+    return [OffsetRange(topic, p, *ends[p], leader) for p, leader in leaders.items()]
 
 
 def natively(
-    ranges: Sequence[Range], settings: ReadSettings, on_batches: Callable[[int], None] = lambda _: None
-) -> tuple[pa.Table, Sequence[Range]]:
+    ranges: Sequence[OffsetRange], settings: ReadSettings, on_batches: Callable[[int], None] = lambda _: None
+) -> tuple[pa.Table, Sequence[OffsetRange]]:
     """The rows in the order of their offsets, and the ranges that were left to librdkafka.
 
     `on_batches` is told how many batches have come.
     """
     batches: list[pa.RecordBatch] = []
-    left: list[Sequence[Range]] = []
+    left: list[Sequence[OffsetRange]] = []
 
     def drain() -> None:
         reader = read_natively(ranges, settings)
@@ -81,7 +81,7 @@ def natively(
 
 
 def by_both(
-    ranges: Sequence[Range], settings: ReadSettings, on_batches: Callable[[int], None] = lambda _: None
+    ranges: Sequence[OffsetRange], settings: ReadSettings, on_batches: Callable[[int], None] = lambda _: None
 ) -> pa.Table:
     """The rows, which both readers see alike, ours without librdkafka's help."""
     ours, left = natively(ranges, settings, on_batches)

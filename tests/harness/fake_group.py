@@ -36,7 +36,7 @@ from spark_kgroup.model import (
     TopicDescription,
     TopicPartition,
 )
-from spark_kgroup.runtime.assignment_drift import AssignmentDrift, misfit_of
+from spark_kgroup.runtime.assignment_drift import AssignmentDrift, find_drift
 from spark_kgroup.runtime.previously_owned import claimable
 from spark_kgroup.runtime.views import GroupView, SeatCommit, SeatView
 from spark_kgroup.seat_note import Author
@@ -383,7 +383,7 @@ class FakeGroup:
         shares = self._deal(answer.members) if leads else ()
         self._ask(name, contract.SyncRequest(identity=identity, protocol=PROTOCOL, assignments=shares))
 
-    def _deal(self, members: Iterable[GroupMember]) -> contract.Shares:
+    def _deal(self, members: Iterable[GroupMember]) -> contract.Assignments:
         """The leader assigns as the test says, except partitions that another member claims."""
         ids = {str(member.instance_id): member.member_id for member in members}
         claims = {tp: str(member.instance_id) for member in members for tp in member.subscription.owned}
@@ -522,7 +522,7 @@ class FakeGroup:
     def step(self) -> None:
         """Messages that are under way arrive."""
         self.now_ms += WAIT_STEP_MS
-        self._look()
+        self._check_assignment()
         posted, self._mailbox = self._mailbox, []
         for seat, partitions in posted:
             # A partition that the seat lost meanwhile, or was assigned again, is not given up.
@@ -565,7 +565,7 @@ class FakeGroup:
             raise Violation(f"{instance_id} gives up twice: {twice}")
         self._mailbox.append((seat, partitions))
 
-    def _look(self) -> None:
+    def _check_assignment(self) -> None:
         """The runtime's look after a rejoin. Its finding waits for the boundary. The script is the assignor."""
         group = self._described()
         if not (self.look_due and self._view().settled) or group.state != "Stable":
@@ -573,7 +573,7 @@ class FakeGroup:
         self.look_due = False
         if group.is_consumer_type:
             return
-        found = misfit_of(group, self.topics_now)
+        found = find_drift(group, self.topics_now)
         has = {tp.topic for seat in self.seats for tp, owner in self.assigned.items() if owner == seat}
         moving = {tp.topic for tp, owner in self.target.items() if self.assigned.get(tp, owner) != owner}
         self.held = replace(found, unshared=frozenset(moving & set(self.subscribed) - has)) or None

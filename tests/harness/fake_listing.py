@@ -29,11 +29,11 @@ class FakeListing:
         self._ends_at_ms = now_ms() + API_TIMEOUT_MS
         self._ends: dict[TopicPartition, int] = {}
         self._problem: KgroupError | None = None
-        self._look(0)
+        self._ask_leaders(0)
 
     def answers(self, patience_ms: int) -> Answers[int]:
         if not self.ended:
-            self._look(patience_ms)
+            self._ask_leaders(patience_ms)
         if self._problem is not None:
             raise self._problem
         return Answers(dict(self._ends), {tp: no_leader(tp) for tp in self._left})
@@ -42,7 +42,7 @@ class FakeListing:
     def ended(self) -> bool:
         return not self._left or self._now_ms() >= self._ends_at_ms
 
-    def _look(self, patience_ms: int) -> None:
+    def _ask_leaders(self, patience_ms: int) -> None:
         if not self._left or self._problem is not None:
             return
         try:

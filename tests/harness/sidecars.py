@@ -16,9 +16,9 @@ from harness.reader_option import READER
 from harness.waiting import wait_for
 from pyspark_kgroup.driver.registry.registry import Registry
 from pyspark_kgroup.driver.registry.requests import Requests
-from pyspark_kgroup.driver.registry.seats import Scan
+from pyspark_kgroup.driver.registry.seat_bindings import Scan
 from pyspark_kgroup.driver.registry.server import RegistryServer
-from pyspark_kgroup.executor.sidecar_dir import RecentFailures, SidecarDir, sidecar_dir_of
+from pyspark_kgroup.executor.sidecar_dir import RecentFailures, SidecarDir, find_sidecar_dir
 from pyspark_kgroup.executor.worker.registry_client import RegistryClient
 from pyspark_kgroup.executor.worker.sidecar_start import SidecarClient, SidecarUnavailable
 from pyspark_kgroup.executor.worker.ticket_reader import Worker, driver_host
@@ -29,8 +29,8 @@ from pyspark_kgroup.shared.tickets import (
     Executor,
     Leader,
     Mode,
+    OffsetRange,
     Position,
-    Range,
     ReadSettings,
     RegistryAccess,
     SeatRanges,
@@ -117,7 +117,7 @@ class Query:
     def plan(self, ranges: Mapping[int, tuple[int, int]], *, batch: str | None = None) -> list[TicketPayload]:
         """The tickets of the next batch, which reads these offsets: partition -> (start, end)."""
         reads = {
-            seat: [Range(self.topic, p, *ranges[p], self._leaders.get(p)) for p in partitions if p in ranges]
+            seat: [OffsetRange(self.topic, p, *ranges[p], self._leaders.get(p)) for p in partitions if p in ranges]
             for seat, partitions in self.owned.items()
         }
         reads = {seat: some for seat, some in reads.items() if some}
@@ -133,7 +133,7 @@ class Query:
 
     def plan_reads(
         self,
-        reads: Mapping[str, Sequence[Range]],
+        reads: Mapping[str, Sequence[OffsetRange]],
         owned: Mapping[str, Sequence[Position]],
         *,
         batch: str | None = None,
@@ -143,7 +143,7 @@ class Query:
         scan = self.registry.plan(batch or f"batch {next(self._batches)}", pieces, owned)
         return [self._ticket(scan, number, reads) for number in range(len(scan.tickets))]
 
-    def _ticket(self, scan: Scan, number: int, reads: Mapping[str, Sequence[Range]]) -> TicketPayload:
+    def _ticket(self, scan: Scan, number: int, reads: Mapping[str, Sequence[OffsetRange]]) -> TicketPayload:
         seat = scan.tickets[number]
         fixed = None if seat is None else SeatRanges(seat=seat, ranges=tuple(reads[seat]))
         return TicketPayload(
@@ -172,7 +172,7 @@ class Query:
         return [row for ticket in tickets for row in rows_of(self._workers[executor].read(ticket))]
 
     def place(self, executor: Executor) -> SidecarDir:
-        return sidecar_dir_of(executor, self.server.key)
+        return find_sidecar_dir(executor, self.server.key)
 
 
 def read_on(executor: Executor, ticket: TicketPayload) -> Iterator[pa.RecordBatch]:
@@ -185,7 +185,7 @@ def start_sidecar(executor: Executor, ticket: TicketPayload) -> None:
     """Start the sidecar of the ticket's query if there can be one and is none, and wait for it, as no worker does."""
     access = ticket.registry
     assert access is not None
-    place = sidecar_dir_of(executor, access.key)
+    place = find_sidecar_dir(executor, access.key)
     failures = RecentFailures(place, access.query)
     registry = RegistryClient(access.host or driver_host(), access.port, access.query, access.key, failures)
     with suppress(SidecarUnavailable):

@@ -28,7 +28,7 @@ from spark_kgroup.model import (
     TopicDescription,
     TopicPartition,
 )
-from spark_kgroup.runtime.assignment_drift import unshared_of
+from spark_kgroup.runtime.assignment_drift import find_unshared
 
 TOPIC = "orders"
 METADATA_MAX_AGE_MS = 2_000
@@ -197,7 +197,7 @@ class Process:
                 self._leave(request)
             case contract.Look() | contract.LookAtSeat():
                 connection = self.connection
-                self.world.after(self.world.delay_ms(), lambda: self._look(effect, connection))
+                self.world.after(self.world.delay_ms(), lambda: self._perform_look(effect, connection))
             case contract.Send(request=request):
                 assert self.connection is not None, f"{self.name} sends without a connection"
                 self._send(self.connection, request)
@@ -229,7 +229,7 @@ class Process:
             self.world.after(4 * self.world.delay_ms(), self._die_renaming)
         self.world.after(timeout_ms, lambda: None if call.answered else self.lose_connection(connection, "timeout"))
 
-    def _look(self, look: contract.Look | contract.LookAtSeat, connection: Connection | None) -> None:
+    def _perform_look(self, look: contract.Look | contract.LookAtSeat, connection: Connection | None) -> None:
         """Brokers name the coordinator. If our connection leads there, a heartbeat goes over another one.
 
         For a `LookAtSeat`, the coordinator names the member that has the seat.
@@ -321,7 +321,7 @@ class Process:
         self.world.after(self.world.next_boundary_in_ms(), self._boundary)
         if self.paused or not self.world.answers:
             return
-        self._find_misfit()
+        self._find_drift()
         going = self.machine.to_give_up
         if self.machine.state in (State.STABLE, State.REVOKING):
             self.previously_owned &= going  # the batch is read again and done
@@ -343,7 +343,7 @@ class Process:
         self.previously_owned -= partitions
         self.post(contract.GaveUp(partitions=partitions))
 
-    def _find_misfit(self) -> None:
+    def _find_drift(self) -> None:
         """After a static rejoin: a partition without an owner needs one rebalance.
 
         So does a member without a share if the assignor would give it one (`runtime.assignment_drift`). Without this
@@ -357,7 +357,7 @@ class Process:
         assigned = frozenset[TopicPartition]().union(*(m.assignment for m in group.members.values()))
         if self.world.partitions() - assigned:
             self.post(contract.RejoinWanted(reason="a partition has no owner"))
-        elif unshared_of(self.world.described(), self.world.topics()):
+        elif find_unshared(self.world.described(), self.world.topics()):
             self.post(contract.RejoinWanted(reason="subscribed without a share"))
 
 

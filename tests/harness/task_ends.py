@@ -20,7 +20,7 @@ _ends: list[list[int]] = []
 
 def tell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """For `mapInArrow`: one row of process id, connections to the JVM, ends of tasks, those with all of them quick."""
-    _delays.spare()
+    _delays.avoid()
     connections = _watched()
     for _ in batches:
         quick = sum(1 for each in _ends if each and all(each))

@@ -26,11 +26,11 @@ from harness.sidecars import read_on, sidecars_of, sleeping_executor
 from harness.waiting import wait_for
 
 from pyspark_kgroup.driver.registry.registry import Registry
-from pyspark_kgroup.driver.registry.seats import Scan
+from pyspark_kgroup.driver.registry.seat_bindings import Scan
 from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.executor.read.range_reader import read_ranges
 from pyspark_kgroup.options.parser import parse
-from pyspark_kgroup.shared.tickets import Position, Range, ReadSettings
+from pyspark_kgroup.shared.tickets import OffsetRange, Position, ReadSettings
 from spark_kgroup.testing import ApacheKafka
 
 
@@ -47,14 +47,14 @@ def delete_topic(kafka: ApacheKafka, topic: str) -> None:
 
 
 class Reads(NamedTuple):
-    ranges: tuple[Range, ...]
+    ranges: tuple[OffsetRange, ...]
     settings: ReadSettings
 
     def failing(self, fail: bool) -> "Reads":
         return self._replace(settings=replace(self.settings, fail_on_data_loss=fail))
 
 
-def seat(kafka: ApacheKafka, ranges: Sequence[Range], *, fail: bool) -> Reads:
+def seat(kafka: ApacheKafka, ranges: Sequence[OffsetRange], *, fail: bool) -> Reads:
     required = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.group.id": "g", "subscribe": "t"}
     config = parse({**required, "kafka.topic.metadata.propagation.max.ms": "500"}).consumer_config()
     settings = ReadSettings(consumer_config=config, fail_on_data_loss=fail, stall_timeout_ms=60_000)
@@ -116,7 +116,7 @@ def test_records_that_are_deleted_before_they_are_read(
     topic = new_topic(2)
     produce(apache_kafka.bootstrap_servers, topic, 200, partitions=2)
     delete_records(apache_kafka, topic, 0, 40)
-    reads = seat(apache_kafka, [Range(topic, 0, 10, 90), Range(topic, 1, 0, 100)], fail=True)
+    reads = seat(apache_kafka, [OffsetRange(topic, 0, 10, 90), OffsetRange(topic, 1, 0, 100)], fail=True)
     message = f"Offsets 10 to 89 of {topic}-0 were still to be read, but the log has 40 to 99"
     left = {(topic, 0): list(range(40, 90)), (topic, 1): list(range(100))}
     assert_loss(batches_of, reads, message, left, caplog)
@@ -128,7 +128,7 @@ def test_all_records_of_a_range_are_deleted(
     topic = new_topic(1)
     produce(apache_kafka.bootstrap_servers, topic, 100, partitions=1)
     delete_records(apache_kafka, topic, 0, 100)
-    reads = seat(apache_kafka, [Range(topic, 0, 10, 90)], fail=True)
+    reads = seat(apache_kafka, [OffsetRange(topic, 0, 10, 90)], fail=True)
     message = f"Offsets 10 to 89 of {topic}-0 were still to be read, but the log is empty and ends at 100"
     assert_loss(batches_of, reads, message, {}, caplog)
 
@@ -139,7 +139,7 @@ def test_a_log_that_ends_before_the_range_does(
 ) -> None:
     topic = new_topic(1)
     produce(apache_kafka.bootstrap_servers, topic, 5, partitions=1)
-    reads = seat(apache_kafka, [Range(topic, 0, first, 20)], fail=True)
+    reads = seat(apache_kafka, [OffsetRange(topic, 0, first, 20)], fail=True)
     message = f"Offsets {max(first, 5)} to 19 of {topic}-0 were still to be read, but the log has 0 to 4"
     left = {(topic, 0): list(range(first, 5))} if first < 5 else {}
     assert_loss(batches_of, reads, message, left, caplog)
@@ -152,7 +152,7 @@ def test_a_topic_that_is_deleted_does_not_hold_up_the_others(
     for topic in (gone, there):
         produce(apache_kafka.bootstrap_servers, topic, 50, partitions=1)
     delete_topic(apache_kafka, gone)
-    reads = seat(apache_kafka, [Range(gone, 0, 10, 50), Range(there, 0, 10, 50)], fail=True)
+    reads = seat(apache_kafka, [OffsetRange(gone, 0, 10, 50), OffsetRange(there, 0, 10, 50)], fail=True)
     message = f"Offsets 10 to 49 of {gone}-0 were still to be read, but the partition does not exist any more"
     assert_loss(batches_of, reads, message, {(there, 0): list(range(10, 50))}, caplog)
 
@@ -162,7 +162,7 @@ def test_a_partition_that_its_new_topic_does_not_have(
 ) -> None:
     topic = new_topic(1)
     produce(apache_kafka.bootstrap_servers, topic, 50, partitions=1)
-    reads = seat(apache_kafka, [Range(topic, 0, 10, 50), Range(topic, 1, 10, 50)], fail=True)
+    reads = seat(apache_kafka, [OffsetRange(topic, 0, 10, 50), OffsetRange(topic, 1, 10, 50)], fail=True)
     message = f"Offsets 10 to 49 of {topic}-1 were still to be read, but the partition does not exist any more"
     assert_loss(batches_of, reads, message, {(topic, 0): list(range(10, 50))}, caplog)
 
@@ -340,7 +340,7 @@ def tags(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def listening(
         registry: Registry,
         batch: str,
-        reads: Mapping[str, Sequence[Sequence[Range]]],
+        reads: Mapping[str, Sequence[Sequence[OffsetRange]]],
         owned: Mapping[str, Sequence[Position]],
     ) -> Scan:
         tags.extend(at.tag for some in owned.values() for at in some if tags[-1:] != [at.tag])

@@ -17,7 +17,7 @@ from harness.waiting import wait_for
 from pyspark_kgroup.driver.boundary.boundary import Boundary
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from spark_kgroup.model import TopicPartition
-from spark_kgroup.runtime import commits
+from spark_kgroup.runtime import offset_committer
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.testing import ApacheKafka
 
@@ -140,7 +140,7 @@ def world(behind: tuple[ApacheKafka, Proxy]) -> Iterator[HandOverWorld]:
 def test_a_commit_that_is_not_acknowledged_delays_the_hand_over(
     world: HandOverWorld, verdict: Verdict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commits, "COMMIT_TIMEOUT_MS", 1_000)  # 5 s, several times in one boundary
+    monkeypatch.setattr(offset_committer, "COMMIT_TIMEOUT_MS", 1_000)  # 5 s, several times in one boundary
     world.proxy.fail(OFFSET_COMMIT, verdict)
     before = world.one.read
     world.produce()

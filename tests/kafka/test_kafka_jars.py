@@ -133,7 +133,7 @@ def test_pins_are_what_ivy_finds_with_its_place_in_the_repository(repository: st
 
 
 def test_every_jar_of_the_kafka_that_is_run_is_pinned() -> None:
-    pins = {pin.jar: pin for pin in read_pins(kafka_jars._pins_of(KAFKA_VERSION))}
+    pins = {pin.jar: pin for pin in read_pins(kafka_jars._pins_path(KAFKA_VERSION))}
     assert {jar.name: jar.stat().st_size for jar in kafka_jars.kafka_jars()} == {
         jar: pin.size_bytes for jar, pin in pins.items()
     }

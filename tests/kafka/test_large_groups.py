@@ -72,7 +72,7 @@ def batches_of_at_most(kafka: ApacheKafka, size_bytes: int) -> Iterator[None]:
 def test_a_commit_that_is_larger_than_the_coordinator_writes_at_once_goes_in_parts(
     apache_kafka: ApacheKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "spark_kgroup.runtime.commits")
+    caplog.set_level(logging.INFO, "spark_kgroup.runtime.offset_committer")
     topic = topic_of(apache_kafka, 100)
     with runtime_of(apache_kafka, topic) as runtime:
         view = runtime.wait_until(lambda view: view.settled and len(owned(view)) == 100, 30_000)

@@ -14,7 +14,7 @@ from harness.waiting import wait_for
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.connection import Connection
-from spark_kgroup.wire.responses import ClusterMetadata, metadata_of
+from spark_kgroup.wire.responses import ClusterMetadata, parse_metadata
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def word_of(cluster: Cluster, node: int) -> dict[str, set[int]]:
         async with await Connection.open(address, client_id="test", request_timeout_ms=30_000) as connection:
             answer = await connection.call(messages.metadata(None))
         assert isinstance(answer, messages.MetadataResponse)
-        return metadata_of(answer)
+        return parse_metadata(answer)
 
     word = asyncio.run(ask())
     return {name: {word.leaders.get(tp, -1) for tp in topic.partitions} for name, topic in word.topics.items()}

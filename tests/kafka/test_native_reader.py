@@ -33,7 +33,7 @@ from pyspark_kgroup.executor.native.fetched_log import FetchedLog
 from pyspark_kgroup.executor.native.fetcher import Chunk, Fetcher
 from pyspark_kgroup.executor.read import range_reader
 from pyspark_kgroup.executor.read.range_reader import read_ranges
-from pyspark_kgroup.shared.tickets import Range, ReadSettings
+from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.testing import ApacheKafka
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def options(kafka: ApacheKafka, **more: str) -> dict[str, str]:
     return {"kafka.bootstrap.servers": kafka.bootstrap_servers, "includeHeaders": "true", **more}
 
 
-def all_of(kafka: ApacheKafka, topic: str, **more: str) -> tuple[list[Range], ReadSettings]:
+def all_of(kafka: ApacheKafka, topic: str, **more: str) -> tuple[list[OffsetRange], ReadSettings]:
     settings, leaders = reading(options(kafka, **more), topic)
     return whole(kafka.bootstrap_servers, topic, leaders), settings
 
@@ -121,7 +121,7 @@ def test_transactions_are_read_as_the_isolation_level_says(
     run_transaction(transactions, topic, [b"aborted"] * 3, 1, commit=False)
     more = {"kafka.isolation.level": isolation}
 
-    def all_ended() -> list[Range] | None:
+    def all_ended() -> list[OffsetRange] | None:
         ranges, _ = all_of(apache_kafka, topic, **more)
         return ranges if sorted(r.end_offset for r in ranges) == [4, 36] else None
 
@@ -152,7 +152,7 @@ def test_a_compacted_log_has_the_same_gaps(apache_kafka: ApacheKafka, new_topic:
         producer.produce(topic, b"%d" % number + filler, b"%d" % (number % 7))
     assert producer.flush(120) == 0
 
-    def compacted() -> list[Range] | None:
+    def compacted() -> list[OffsetRange] | None:
         ranges, settings = all_of(apache_kafka, topic)
         return ranges if natively(ranges, settings)[0].num_rows < 2_000 else None
 
@@ -226,7 +226,7 @@ def test_brokers_that_want_tls_or_a_login_are_read(
 # ---------------------------------------------------------------------------------------------- ranges for librdkafka
 
 
-def rest_by_librdkafka(ranges: Sequence[Range], settings: ReadSettings) -> list[int]:
+def rest_by_librdkafka(ranges: Sequence[OffsetRange], settings: ReadSettings) -> list[int]:
     """The offsets of both readers, one after the other, as a query reads them."""
     ours, left = natively(ranges, settings)
     assert left

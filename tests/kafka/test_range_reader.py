@@ -25,7 +25,7 @@ from pyspark_kgroup.executor.read import range_reader
 from pyspark_kgroup.executor.read.range_reader import read_ranges
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.arrow import arrow_schema
-from pyspark_kgroup.shared.tickets import Range, ReadSettings
+from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.errors import OptionError, WireError
 from spark_kgroup.limits import API_TIMEOUT_MS
 from spark_kgroup.testing import ApacheKafka
@@ -45,10 +45,12 @@ def librdkafka_threads() -> int:
     return sum(name.startswith("rdk:") for name in names)
 
 
-Reads = tuple[tuple[Range, ...], ReadSettings]
+Reads = tuple[tuple[OffsetRange, ...], ReadSettings]
 
 
-def seat(kafka: ApacheKafka, ranges: Sequence[Range], stall_timeout_ms: int = API_TIMEOUT_MS, **options: str) -> Reads:
+def seat(
+    kafka: ApacheKafka, ranges: Sequence[OffsetRange], stall_timeout_ms: int = API_TIMEOUT_MS, **options: str
+) -> Reads:
     required = {
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "kafka.group.id": "reads",
@@ -63,7 +65,7 @@ def seat(kafka: ApacheKafka, ranges: Sequence[Range], stall_timeout_ms: int = AP
     return tuple(ranges), settings
 
 
-def read(kafka: ApacheKafka, *ranges: Range, **options: str) -> list[dict[str, Any]]:
+def read(kafka: ApacheKafka, *ranges: OffsetRange, **options: str) -> list[dict[str, Any]]:
     table = pa.Table.from_batches(
         read_ranges(*seat(kafka, ranges, API_TIMEOUT_MS, **options)),
         schema=arrow_schema(options.get("includeHeaders") == "true"),
@@ -89,7 +91,7 @@ def numbers(first: int, end: int) -> list[bytes]:
 def test_ranges_are_read_exactly_and_in_order(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
     for partition in range(4):
         fill(producer, topic, numbers(0, 3_000), partition)
-    ranges = [Range(topic, 0, 0, 3_000), Range(topic, 1, 17, 2_345), Range(topic, 2, 2_999, 3_000)]
+    ranges = [OffsetRange(topic, 0, 0, 3_000), OffsetRange(topic, 1, 17, 2_345), OffsetRange(topic, 2, 2_999, 3_000)]
     rows = read(apache_kafka, *ranges)
     assert found(rows) == {
         r.partition: [(offset, b"%d" % offset) for offset in range(r.start_offset, r.end_offset)] for r in ranges
@@ -99,7 +101,7 @@ def test_ranges_are_read_exactly_and_in_order(apache_kafka: ApacheKafka, topic: 
 
 def test_the_same_ranges_give_the_same_rows_again(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
     fill(producer, topic, numbers(0, 500), 1)
-    travelled = pickle.loads(pickle.dumps(seat(apache_kafka, [Range(topic, 1, 100, 400)])))
+    travelled = pickle.loads(pickle.dumps(seat(apache_kafka, [OffsetRange(topic, 1, 100, 400)])))
     first = pa.Table.from_batches(read_ranges(*travelled))
     fill(producer, topic, numbers(500, 600), 1)
     assert pa.Table.from_batches(read_ranges(*travelled)).equals(first)
@@ -113,7 +115,7 @@ def test_two_topics_of_one_seat_are_read_in_one_range_each(
     apache_kafka.create_topic(other, partitions=1)
     fill(producer, topic, numbers(0, 50))
     fill(producer, other, numbers(100, 150))
-    rows = read(apache_kafka, Range(topic, 0, 10, 20), Range(other, 0, 40, 50))
+    rows = read(apache_kafka, OffsetRange(topic, 0, 10, 20), OffsetRange(other, 0, 40, 50))
     assert sorted((row["topic"], row["offset"], row["value"]) for row in rows) == [
         *((topic, offset, b"%d" % offset) for offset in range(10, 20)),
         *((other, offset, b"%d" % (offset + 100)) for offset in range(40, 50)),
@@ -132,7 +134,7 @@ def test_a_producer_at_work_changes_nothing(apache_kafka: ApacheKafka, topic: st
     working.start()
     try:
         for _ in range(5):
-            assert found(read(apache_kafka, Range(topic, 0, 300, 1_000))) == {
+            assert found(read(apache_kafka, OffsetRange(topic, 0, 300, 1_000))) == {
                 0: [(offset, b"%d" % offset) for offset in range(300, 1_000)]
             }
     finally:
@@ -142,7 +144,7 @@ def test_a_producer_at_work_changes_nothing(apache_kafka: ApacheKafka, topic: st
 
 def test_empty_ranges_are_read_without_a_broker() -> None:
     nowhere = ReadSettings(consumer_config={"bootstrap.servers": "127.0.0.1:1"})
-    assert list(read_ranges([Range("t", 0, 5, 5)], nowhere)) == []
+    assert list(read_ranges([OffsetRange("t", 0, 5, 5)], nowhere)) == []
 
 
 # --------------------------------------------------------------------------------------- the contents of records
@@ -154,7 +156,7 @@ def test_nulls_tombstones_and_headers(apache_kafka: ApacheKafka, topic: str, pro
     producer.produce(topic, None, b"k", partition=0)
     producer.produce(topic, b"", b"", partition=0)
     assert producer.flush(120) == 0
-    rows = read(apache_kafka, Range(topic, 0, 0, 3), includeHeaders="true")
+    rows = read(apache_kafka, OffsetRange(topic, 0, 0, 3), includeHeaders="true")
     assert [(row["key"], row["value"]) for row in rows] == [(None, b"v"), (b"k", None), (b"", b"")]
     first = rows[0]["headers"]
     assert isinstance(first, list)
@@ -162,7 +164,7 @@ def test_nulls_tombstones_and_headers(apache_kafka: ApacheKafka, topic: str, pro
     assert [row["headers"] for row in rows[1:]] == [None, None]
     assert rows[0]["timestampType"] == 0
     assert rows[0]["timestamp"] == datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC)
-    assert "headers" not in read(apache_kafka, Range(topic, 0, 0, 1))[0]
+    assert "headers" not in read(apache_kafka, OffsetRange(topic, 0, 0, 1))[0]
 
 
 def test_a_record_of_a_topic_with_log_append_time_has_that_timestamp_type(
@@ -171,7 +173,7 @@ def test_a_record_of_a_topic_with_log_append_time_has_that_timestamp_type(
     topic = f"reads-{uuid4().hex[:8]}"
     apache_kafka.create_topic(topic, partitions=1, configs={"message.timestamp.type": "LogAppendTime"})
     fill(producer, topic, [b"v"])
-    (row,) = read(apache_kafka, Range(topic, 0, 0, 1))
+    (row,) = read(apache_kafka, OffsetRange(topic, 0, 0, 1))
     assert row["timestampType"] == 1
 
 
@@ -182,7 +184,7 @@ def test_large_records_come_in_bounded_batches(apache_kafka: ApacheKafka, produc
     large = Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, **limits})
     sizes = [1, 9 * 1024 * 1024, 1, 4 * 1024 * 1024, 4 * 1024 * 1024, 1]
     fill(large, topic, [b"x" * size for size in sizes])
-    batches = list(read_ranges(*seat(apache_kafka, [Range(topic, 0, 0, len(sizes))])))
+    batches = list(read_ranges(*seat(apache_kafka, [OffsetRange(topic, 0, 0, len(sizes))])))
     read_sizes = [[len(value) for value in batch["value"].to_pylist()] for batch in batches]
     assert [size for batch in read_sizes for size in batch] == sizes
     assert all(sum(batch) <= 8 * 1024 * 1024 or len(batch) == 1 for batch in read_sizes)
@@ -194,7 +196,7 @@ def test_rows_of_a_batch_are_bounded(
     monkeypatch.setattr(range_reader, "ARROW_BATCH_ROWS_MAX", 100)
     fill(producer, topic, numbers(0, 1_050))
     fill(producer, topic, numbers(0, 1_050), 1)
-    batches = list(read_ranges(*seat(apache_kafka, [Range(topic, 0, 0, 1_050), Range(topic, 1, 0, 1_050)])))
+    batches = list(read_ranges(*seat(apache_kafka, [OffsetRange(topic, 0, 0, 1_050), OffsetRange(topic, 1, 0, 1_050)])))
     assert max(batch.num_rows for batch in batches) <= 100
     assert sum(batch.num_rows for batch in batches) == 2_100
 
@@ -221,7 +223,10 @@ def test_a_range_may_end_behind_its_last_record(
     started = time.monotonic()
     for end in (11, 13, 16, 17):  # behind a marker, amid the aborted, before and behind the last marker
         rows = read(
-            apache_kafka, Range(topic, 0, 0, end), Range(topic, 1, 0, 4), **{"kafka.isolation.level": isolation}
+            apache_kafka,
+            OffsetRange(topic, 0, 0, end),
+            OffsetRange(topic, 1, 0, 4),
+            **{"kafka.isolation.level": isolation},
         )
         cut = {
             p: [(offset, value) for offset, value in records if p == 1 or offset < end]
@@ -239,8 +244,10 @@ def test_ranges_without_any_visible_record_end_without_a_row(
     run_transaction(transactions, topic, [b"seen"], commit=True)  # 7, marker 8
     await_end(apache_kafka, topic, 0, 9)
     for first, end in [(1, 2), (2, 6), (1, 7), (3, 4), (8, 9)]:
-        assert read(apache_kafka, Range(topic, 0, first, end), **{"kafka.isolation.level": "read_committed"}) == []
-    (row,) = read(apache_kafka, Range(topic, 0, 1, 9), **{"kafka.isolation.level": "read_committed"})
+        assert (
+            read(apache_kafka, OffsetRange(topic, 0, first, end), **{"kafka.isolation.level": "read_committed"}) == []
+        )
+    (row,) = read(apache_kafka, OffsetRange(topic, 0, 1, 9), **{"kafka.isolation.level": "read_committed"})
     assert (row["offset"], row["value"]) == (7, b"seen")
 
 
@@ -252,7 +259,7 @@ def test_an_open_transaction_behind_the_range_does_not_hold_it_up(
     transactions.begin_transaction()
     fill(transactions, topic, [b"open"] * 3)
     try:
-        rows = read(apache_kafka, Range(topic, 0, 0, 4), **{"kafka.isolation.level": "read_committed"})
+        rows = read(apache_kafka, OffsetRange(topic, 0, 0, 4), **{"kafka.isolation.level": "read_committed"})
         assert found(rows) == {0: [(0, b"0"), (1, b"1"), (2, b"2")]}
     finally:
         transactions.abort_transaction(30)
@@ -273,7 +280,7 @@ def test_aborted_records_that_keep_coming_do_not_hold_a_range_up(
     working = threading.Thread(target=abort_on)
     working.start()
     try:
-        reads = seat(apache_kafka, [Range(topic, 0, 0, 8)], 20_000, **{"kafka.isolation.level": "read_committed"})
+        reads = seat(apache_kafka, [OffsetRange(topic, 0, 0, 8)], 20_000, **{"kafka.isolation.level": "read_committed"})
         for _ in range(3):
             table = pa.Table.from_batches(read_ranges(*reads))
             assert table["offset"].to_pylist() == [0, 1, 2]
@@ -285,7 +292,7 @@ def test_aborted_records_that_keep_coming_do_not_hold_a_range_up(
 # Three things end a range (see `range_reader`). Each must do so alone, the first two without waiting for an idle look.
 
 
-def timed_read(kafka: ApacheKafka, ranges: Sequence[Range], **librdkafka: str) -> tuple[list[int], float]:
+def timed_read(kafka: ApacheKafka, ranges: Sequence[OffsetRange], **librdkafka: str) -> tuple[list[int], float]:
     """Offsets read with read_committed, and the seconds it took."""
     ranges, settings = seat(kafka, ranges, 30_000, **{"kafka.isolation.level": "read_committed"})
     settings = replace(settings, consumer_config={**settings.consumer_config, **librdkafka})
@@ -300,7 +307,9 @@ def test_a_record_ends_a_range(
     monkeypatch.setattr(range_reader, "_POLL_S", 60.0)
     fill(producer, topic, numbers(0, 100))
     for end in (50, 100):
-        offsets, seconds = timed_read(apache_kafka, [Range(topic, 0, 0, end)], **{"enable.partition.eof": "false"})
+        offsets, seconds = timed_read(
+            apache_kafka, [OffsetRange(topic, 0, 0, end)], **{"enable.partition.eof": "false"}
+        )
         assert offsets == list(range(end))
         assert seconds < 45
 
@@ -311,7 +320,7 @@ def test_the_end_of_the_log_ends_a_range(
     monkeypatch.setattr(range_reader, "_POLL_S", 60.0)
     run_transaction(transactions, topic, numbers(0, 3), commit=True)
     await_end(apache_kafka, topic, 0, 4)
-    offsets, seconds = timed_read(apache_kafka, [Range(topic, 0, 0, 4)])
+    offsets, seconds = timed_read(apache_kafka, [OffsetRange(topic, 0, 0, 4)])
     assert offsets == [0, 1, 2]
     assert seconds < 45
 
@@ -320,7 +329,7 @@ def test_the_position_ends_a_range(apache_kafka: ApacheKafka, topic: str, transa
     run_transaction(transactions, topic, numbers(0, 3), commit=True)
     run_transaction(transactions, topic, [b"aborted"] * 3, commit=False)
     await_end(apache_kafka, topic, 0, 8)
-    offsets, seconds = timed_read(apache_kafka, [Range(topic, 0, 0, 8)], **{"enable.partition.eof": "false"})
+    offsets, seconds = timed_read(apache_kafka, [OffsetRange(topic, 0, 0, 8)], **{"enable.partition.eof": "false"})
     assert offsets == [0, 1, 2]
     assert seconds < 45
 
@@ -334,14 +343,14 @@ def test_records_that_are_gone_are_data_loss(apache_kafka: ApacheKafka, topic: s
     where = AssignedPartition(topic, 2, 40)
     apache_kafka.admin.delete_records([where])[where].result(30)
     with pytest.raises(DataLoss, match=rf"Offsets 10 to 89 of {topic}-2 "):
-        read(apache_kafka, Range(topic, 2, 10, 90), Range(topic, 3, 0, 0))
-    assert len(read(apache_kafka, Range(topic, 2, 40, 90))) == 50
+        read(apache_kafka, OffsetRange(topic, 2, 10, 90), OffsetRange(topic, 3, 0, 0))
+    assert len(read(apache_kafka, OffsetRange(topic, 2, 40, 90))) == 50
 
 
 def test_a_range_past_the_log_is_data_loss(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
     fill(producer, topic, numbers(0, 5))
     with pytest.raises(DataLoss, match=rf"Offsets 10 to 19 of {topic}-0 "):
-        read(apache_kafka, Range(topic, 0, 10, 20))
+        read(apache_kafka, OffsetRange(topic, 0, 10, 20))
 
 
 def test_a_log_that_ends_too_early_is_distinguished_from_a_slow_one(
@@ -349,13 +358,13 @@ def test_a_log_that_ends_too_early_is_distinguished_from_a_slow_one(
 ) -> None:
     fill(producer, topic, numbers(0, 5))
     with pytest.raises(DataLoss, match=rf"Offsets 5 to 19 of {topic}-0 .+ the log has 0 to 4"):
-        read(apache_kafka, Range(topic, 0, 0, 20))
+        read(apache_kafka, OffsetRange(topic, 0, 0, 20))
 
 
 def test_a_topic_that_does_not_exist_is_one_clear_error(apache_kafka: ApacheKafka) -> None:
     options = {"kafka.topic.metadata.propagation.max.ms": "100"}  # 5 s else
     with pytest.raises(DataLoss, match=r"Offsets 0 to 4 of nowhere-0 .+does not exist any more"):
-        read(apache_kafka, Range("nowhere", 0, 0, 5), **options)
+        read(apache_kafka, OffsetRange("nowhere", 0, 0, 5), **options)
 
 
 def test_no_broker_is_an_error_within_the_bound() -> None:
@@ -365,14 +374,14 @@ def test_no_broker_is_an_error_within_the_bound() -> None:
     with pytest.raises(
         WireError, match=r"Nothing came for 1 s from t-0 .+librdkafka said last: .+advertised.listeners"
     ):
-        list(read_ranges([Range("t", 0, 0, 5)], settings))
+        list(read_ranges([OffsetRange("t", 0, 0, 5)], settings))
     assert time.monotonic() - started < 30, "without its bound, 5 minutes"
 
 
 def test_a_configuration_that_this_librdkafka_does_not_know_is_one_clear_error() -> None:
     settings = ReadSettings(consumer_config={"group.id": "g", "from.tomorrow": "1"})
     with pytest.raises(OptionError, match=r"from\.tomorrow"):
-        list(read_ranges([Range("t", 0, 0, 5)], settings))
+        list(read_ranges([OffsetRange("t", 0, 0, 5)], settings))
 
 
 # ---------------------------------------------------------------------------------------------- lifetime
@@ -381,7 +390,7 @@ def test_a_configuration_that_this_librdkafka_does_not_know_is_one_clear_error()
 def test_the_consumer_ends_with_the_read(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
     fill(producer, topic, numbers(0, 20_000))
     before = librdkafka_threads()
-    batches = read_ranges(*seat(apache_kafka, [Range(topic, 0, 0, 20_000)]))
+    batches = read_ranges(*seat(apache_kafka, [OffsetRange(topic, 0, 0, 20_000)]))
     assert librdkafka_threads() == before  # no thread starts before the first batch is asked for
     rows = next(batches).num_rows
     assert rows + sum(batch.num_rows for batch in batches) == 20_000
@@ -394,7 +403,7 @@ def test_the_consumer_ends_when_spark_stops_early(
     monkeypatch.setattr(range_reader, "ARROW_BATCH_ROWS_MAX", 100)
     fill(producer, topic, numbers(0, 20_000))
     before = librdkafka_threads()
-    batches = read_ranges(*seat(apache_kafka, [Range(topic, 0, 0, 20_000)]))
+    batches = read_ranges(*seat(apache_kafka, [OffsetRange(topic, 0, 0, 20_000)]))
     assert next(batches).num_rows <= 100
     assert librdkafka_threads() > before
     assert isinstance(batches, Generator)
@@ -406,7 +415,7 @@ def test_the_consumer_ends_with_an_error(apache_kafka: ApacheKafka, topic: str, 
     fill(producer, topic, numbers(0, 5))
     before = librdkafka_threads()
     with pytest.raises(DataLoss):
-        read(apache_kafka, Range(topic, 0, 10, 20))
+        read(apache_kafka, OffsetRange(topic, 0, 10, 20))
     assert librdkafka_threads() == before
 
 
@@ -420,7 +429,7 @@ def test_the_time_that_a_caller_takes_between_batches_is_no_stall(
     # One small log batch a fetch: after most batches the next look finds no record yet.
     reads = seat(
         apache_kafka,
-        [Range(topic, 0, 0, 100)],
+        [OffsetRange(topic, 0, 0, 100)],
         1_000,
         **{"kafka.fetch.message.max.bytes": "200", "kafka.queued.min.messages": "1"},
     )
@@ -441,7 +450,7 @@ def test_the_collector_rests_among_records_and_works_for_the_caller(
         return sum(generation["collections"] for generation in gc.get_stats())
 
     fill(producer, topic, numbers(0, 50_000))
-    batches = read_ranges(*seat(apache_kafka, [Range(topic, 0, 0, 50_000)]))
+    batches = read_ranges(*seat(apache_kafka, [OffsetRange(topic, 0, 0, 50_000)]))
     first = next(batches)  # with the imports that it needs
     before, rows = collections(), first.num_rows
     for batch in batches:

@@ -21,7 +21,7 @@ from pyspark_kgroup.executor.read.range_reader import read_ranges
 from pyspark_kgroup.offsets.checkpoint import EMPTY
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.columns import COLUMNS, spark_schema
-from pyspark_kgroup.shared.tickets import Leader, Range, Reader, ReadSettings
+from pyspark_kgroup.shared.tickets import Leader, OffsetRange, Reader, ReadSettings
 from pyspark_kgroup.stream import KgroupStreamReader
 from spark_kgroup.errors import AuthenticationFailed, BrokerError
 from spark_kgroup.threads import in_a_thread
@@ -66,7 +66,7 @@ def read(secured: "SecuredKafka", listener: str, topic: str, **properties: str) 
     """How many rows an executor's consumer reads with these properties of librdkafka."""
     config = parse(options(secured, listener, topic, "g", **properties)).consumer_config()
     settings = ReadSettings(consumer_config=config, stall_timeout_ms=30_000)
-    return sum(batch.num_rows for batch in read_ranges([Range(topic, 0, 0, RECORDS)], settings))
+    return sum(batch.num_rows for batch in read_ranges([OffsetRange(topic, 0, 0, RECORDS)], settings))
 
 
 def test_driver_and_executor_log_in_and_their_fullest_log_holds_no_secret(
@@ -152,7 +152,9 @@ def test_a_read_goes_on_when_the_ca_that_it_lacks_comes_to_its_disk(
     trustme.CA().cert_pem.write_to_path(ca)
     config = parse(options(secured_kafka, "SSL", topic, "g", **{"ssl.ca.location": str(ca)})).consumer_config()
     settings = ReadSettings(consumer_config=config, stall_timeout_ms=30_000)
-    reading = in_a_thread(lambda: sum(b.num_rows for b in read_ranges([Range(topic, 0, 0, RECORDS)], settings)), "read")
+    reading = in_a_thread(
+        lambda: sum(b.num_rows for b in read_ranges([OffsetRange(topic, 0, 0, RECORDS)], settings)), "read"
+    )
     wait_for(lambda: "Trying again" in caplog.text, "the broker's certificate to be refused")
     ca.write_text("nothing yet")
     wait_for(lambda: "the earlier ones stay in use" in caplog.text, "the change to be seen")
@@ -176,7 +178,7 @@ def test_a_user_that_may_not_even_see_the_topic_gets_an_error_within_seconds(
     settings = ReadSettings(consumer_config=config, reader=reader, stall_timeout_ms=60_000)
     leader = Leader(1, host, int(port), 0, "")
     with pytest.raises(BrokerError, match=r"TOPIC_AUTHORIZATION_FAILED.*grant READ on the topic"):
-        list(reader_of_all.read_ranges([Range(name, 0, 0, RECORDS, leader)], settings))
+        list(reader_of_all.read_ranges([OffsetRange(name, 0, 0, RECORDS, leader)], settings))
 
 
 def test_a_user_that_may_see_the_topic_and_not_read_it_gets_an_error(secured_kafka: "SecuredKafka", topic: str) -> None:

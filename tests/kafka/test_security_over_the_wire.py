@@ -36,7 +36,7 @@ from spark_kgroup.wire.cluster import Cluster
 from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.consumer_protocol import encode_assignment, encode_subscription
 from spark_kgroup.wire.security.oauth import ClientCredentials
-from spark_kgroup.wire.security.secured import security_of
+from spark_kgroup.wire.security.secured import load_security
 from spark_kgroup.wire.security.settings import Security, SecuritySettings, Send
 from spark_kgroup.wire.security.tokens import Token
 
@@ -97,7 +97,7 @@ def seat(
 
 def cluster_at(kafka: SecuredKafka, listener: str, settings: SecuritySettings) -> Cluster:
     bootstrap = kafka.bootstrap(listener) if listener else kafka.kafka.bootstrap_servers
-    return Cluster(parse_bootstrap(bootstrap), client_id="test", security=security_of(settings))
+    return Cluster(parse_bootstrap(bootstrap), client_id="test", security=load_security(settings))
 
 
 async def owning(group: Group, partitions: int) -> list[TopicPartition]:
@@ -163,7 +163,7 @@ def test_every_way_in_joins_the_group_commits_and_is_seen_by_kafkas_tool(
     @on_a_loop
     async def scenario(endpoint: str) -> None:
         seats = {
-            name: seat(secured_kafka, listener, security_of(settings), topic, group, name)
+            name: seat(secured_kafka, listener, load_security(settings), topic, group, name)
             for name, listener, settings in ways(secured_kafka, endpoint)
         }
         assert len(seats) == 8
@@ -277,7 +277,7 @@ async def test_sessions_are_renewed_without_a_new_connection_or_generation(
     made = count(1)
     fresh = tokens(lifetime_s=4)
     by_token = login(secured_kafka, "OAUTHBEARER", token=lambda: next(made) and fresh())
-    securities = [Counted(security_of(login(secured_kafka))), Counted(security_of(by_token))]
+    securities = [Counted(load_security(login(secured_kafka))), Counted(load_security(by_token))]
     seats = [
         seat(secured_kafka, listener, security, topic, group, f"seat-{index}")
         for index, (listener, security) in enumerate(zip(["SHORT", "SASL_SSL"], securities, strict=True))
@@ -364,7 +364,7 @@ async def test_a_seat_survives_a_broker_that_restarts_while_there_are_no_tokens(
         refused += 1
         raise ConnectionError("the token endpoint is away")
 
-    security = Counted(security_of(login(secured_kafka, "OAUTHBEARER", token=fetch)))
+    security = Counted(load_security(login(secured_kafka, "OAUTHBEARER", token=fetch)))
     each = seat(secured_kafka, "SASL_SSL", security, topic, group, "seat-0")
     try:
         await each.start()
@@ -424,7 +424,7 @@ REFUSALS: list[Case] = [
 def test_a_refusal_is_one_clear_error_at_once(
     secured_kafka: SecuredKafka, listener: str, settings: Callable[[SecuredKafka], SecuritySettings], message: str
 ) -> None:
-    error = failure_of(secured_kafka, listener, security_of(settings(secured_kafka)))
+    error = failure_of(secured_kafka, listener, load_security(settings(secured_kafka)))
     assert isinstance(error, AuthenticationFailed)
     assert not error.retriable
     assert_tells(error, message)
@@ -444,7 +444,7 @@ async def test_a_ca_and_a_client_certificate_are_renewed_on_disk_without_a_resta
         location["key"].write_text(certificate.key_pem)
 
     write(secured_kafka.ca_pem, ours)
-    security = security_of(
+    security = load_security(
         SecuritySettings(
             protocol="SSL",
             ca_location=str(location["ca"]),
@@ -509,7 +509,7 @@ def test_a_wrong_security_protocol_is_named_within_the_bound(secured_kafka: Secu
 
 
 def test_a_user_without_permission_reads_what_to_grant(secured_kafka: SecuredKafka, topic: str, group: str) -> None:
-    bob = security_of(login(secured_kafka, username=BOB, password=PASSWORDS[BOB]))
+    bob = load_security(login(secured_kafka, username=BOB, password=PASSWORDS[BOB]))
     error = failure_of(secured_kafka, "SASL_SSL", bob, topic, group)
     assert isinstance(error, UnknownTopic)
     assert_tells(error, f"may not see topic '{topic}': grant READ on it")

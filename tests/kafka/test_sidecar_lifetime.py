@@ -17,7 +17,7 @@ from harness.sidecars import Query, await_gone, kill, seat_servers_of, sidecars_
 from harness.waiting import wait_for
 
 from pyspark_kgroup.errors import KeyRefused
-from pyspark_kgroup.executor.sidecar_dir import sidecar_dir_of
+from pyspark_kgroup.executor.sidecar_dir import find_sidecar_dir
 from pyspark_kgroup.limits import SIDECAR_UNAUTHENTICATED_MAX
 from pyspark_kgroup.shared.application_key import find_key, hold_key, key_folder
 from pyspark_kgroup.shared.channel import connect, new_key, peer_is_us
@@ -129,10 +129,10 @@ def targets(descriptors: Path) -> Iterator[str]:
 
 def test_leftovers_of_dead_executors_are_swept(query: Query, executor: Executor) -> None:
     with sleeping_executor("2") as other:
-        left = sidecar_dir_of(other, new_key()).folder
+        left = find_sidecar_dir(other, new_key()).folder
         left.mkdir(mode=0o700)
         (left / "socket").touch()
-        living = sidecar_dir_of(executor, new_key()).folder
+        living = find_sidecar_dir(executor, new_key()).folder
         living.mkdir(mode=0o700)
     begun(query, executor)
     assert not left.exists()

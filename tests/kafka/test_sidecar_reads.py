@@ -34,7 +34,7 @@ from pyspark_kgroup.errors import RegistryUnreachable, SeatRefused
 from pyspark_kgroup.executor.read.range_reader import read_ranges
 from pyspark_kgroup.executor.worker import ticket_reader
 from pyspark_kgroup.executor.worker.ticket_reader import Worker
-from pyspark_kgroup.shared.tickets import Executor, Mode, Range, TicketPayload
+from pyspark_kgroup.shared.tickets import Executor, Mode, OffsetRange, TicketPayload
 from spark_kgroup.testing import ApacheKafka
 
 PARTITIONS = 4
@@ -66,7 +66,7 @@ def one_seat(apache_kafka: ApacheKafka, topic: str) -> Iterator[Query]:
 
 
 def directly(query: Query, first: int, end: int, *partitions: int) -> Rows:
-    ranges = tuple(Range(query.topic, p, first, end) for p in partitions or range(PARTITIONS))
+    ranges = tuple(OffsetRange(query.topic, p, first, end) for p in partitions or range(PARTITIONS))
     return sorted(rows_of(read_ranges(ranges, query.settings)))
 
 

@@ -14,7 +14,7 @@ from harness.kafka import MakeTopic
 from harness.query import Query
 
 from pyspark_kgroup.driver.registry.registry import Registry
-from pyspark_kgroup.driver.registry.seats import Scan
+from pyspark_kgroup.driver.registry.seat_bindings import Scan
 from pyspark_kgroup.shared.tickets import Position
 from spark_kgroup.testing import ApacheKafka
 

@@ -19,7 +19,7 @@ from spark_kgroup.model import (
     Subscription,
     TopicDescription,
 )
-from spark_kgroup.runtime.assignment_drift import misfit_of
+from spark_kgroup.runtime.assignment_drift import find_drift
 from spark_kgroup.wire import messages
 
 # --------------------------------------------------------------------------------------------- "Proposed Changes"
@@ -113,9 +113,9 @@ def test_deviates_what_changed_while_the_leader_was_away_is_noticed_all_the_same
     """
     group = DescribedGroup(group="g", state="Stable", protocol="range", members=(SEAT,))
     three = {"orders": TopicDescription(name="orders", topic_id=None, partition_count=3)}
-    assert misfit_of(group, three).without_owner == parts(2)
+    assert find_drift(group, three).without_owner == parts(2)
     two = {"orders": TopicDescription(name="orders", topic_id=None, partition_count=2)}
-    assert not misfit_of(group, two), "and a restart alone gives no reason for a rebalance"
+    assert not find_drift(group, two), "and a restart alone gives no reason for a rebalance"
 
 
 def test_deviates_a_follower_may_have_the_group_rebalance_as_well() -> None:

@@ -3,14 +3,14 @@
 import pytest
 
 from spark_kgroup.limits import PEER_WORDS_CHARS_MAX
-from spark_kgroup.peer_words import words_of
+from spark_kgroup.peer_words import printable_words
 
 FORGED = "no.\n2026-11-25 03:00:00 ERROR spark: all is lost \x1b[31m\u202e\x9b\x07" + "A" * 100_000
 """A log line of its own, in red, from right to left, with a bell, and long."""
 
 
 def test_words_that_would_be_a_line_of_their_own_are_a_part_of_ours() -> None:
-    words = words_of(FORGED)
+    words = printable_words(FORGED)
     assert words.startswith("no. 2026-11-25 03:00:00 ERROR spark: all is lost ?[31m???AAA")
     assert words.isprintable()
     assert PEER_WORDS_CHARS_MAX - 10 < len(words) <= PEER_WORDS_CHARS_MAX + len(" ...")
@@ -18,8 +18,8 @@ def test_words_that_would_be_a_line_of_their_own_are_a_part_of_ours() -> None:
 
 @pytest.mark.parametrize("words", ["", "Authentication failed.", "größer als 3", "x" * PEER_WORDS_CHARS_MAX])
 def test_ordinary_words_are_left_as_they_are(words: str) -> None:
-    assert words_of(words) == words
+    assert printable_words(words) == words
 
 
 def test_a_missing_text_has_no_words() -> None:
-    assert words_of(None) == ""
+    assert printable_words(None) == ""

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pyspark_kgroup.shared.tickets import Leader, Range
+from pyspark_kgroup.shared.tickets import Leader, OffsetRange
 from spark_kgroup.model import TopicDescription, TopicPartition
 
 
-def ranges_of(
+def make_ranges(
     piece: Iterable[tuple[TopicPartition, tuple[int, int]]], topics: Mapping[str, TopicDescription]
-) -> tuple[Range, ...]:
+) -> tuple[OffsetRange, ...]:
     """The ranges that one task reads, with the leaders as `topics` have them."""
-    return tuple(Range(*tp, *span, leader_of(topics, tp)) for tp, span in piece)
+    return tuple(OffsetRange(*tp, *span, find_leader(topics, tp)) for tp, span in piece)
 
 
-def leader_of(topics: Mapping[str, TopicDescription], partition: TopicPartition) -> Leader | None:
+def find_leader(topics: Mapping[str, TopicDescription], partition: TopicPartition) -> Leader | None:
     """The leader of `partition`, or None if `topics` do not have it."""
     topic = topics.get(partition.topic)
     leader = topic.leaders.get(partition.partition) if topic is not None else None

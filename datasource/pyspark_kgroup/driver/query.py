@@ -40,7 +40,7 @@ from spark_kgroup.model import AUTO, CLIENT, CONSUMER
 from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, OngoingWork, OwnerHooks, ProtocolSettings
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.wire.address import parse_bootstrap
-from spark_kgroup.wire.security.secured import security_of
+from spark_kgroup.wire.security.secured import load_security
 
 log = logging.getLogger(__name__)
 
@@ -147,14 +147,14 @@ class Query:
             start: where it begins.
             end: where it ends.
         """
-        from pyspark_kgroup.driver.tickets import seat_reads, tickets_of  # not needed to join
+        from pyspark_kgroup.driver.ticket_plan import make_tickets, seat_reads  # not needed to join
 
         with self._lock:
             self._skipped.on_tickets(end)
             boundary = self._join(end)  # a replay begins here
             reads = seat_reads(boundary, self._options, start, end)
             self._last_batch = len(reads.pieces), monotonic_ms()
-            return tickets_of(batch, reads, self._options, self._executors)
+            return make_tickets(batch, reads, self._options, self._executors)
 
     def _join(self, planned: Checkpoint) -> Boundary:
         """The boundary of this query, its seats in (or on their way into) the group.
@@ -210,7 +210,7 @@ class Query:
             cap_seats_to_partitions=self._options.members is None,
             client=ClientSettings(
                 client_id=options.client_id,
-                security=security_of(driver_settings(options.security)),
+                security=load_security(driver_settings(options.security)),
                 request_timeout_ms=options.request_timeout_ms,
                 api_timeout_ms=options.api_timeout_ms,
                 metadata_max_age_ms=options.metadata_max_age_ms,

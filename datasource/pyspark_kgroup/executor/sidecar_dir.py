@@ -21,7 +21,7 @@ from typing import IO, Final
 
 from pyspark_kgroup.limits import SIDECAR_RETRY_MS
 from pyspark_kgroup.shared import process_folder
-from pyspark_kgroup.shared.process_folder import folder_of
+from pyspark_kgroup.shared.process_folder import folder_path
 from pyspark_kgroup.shared.tickets import Executor
 
 _SOCKET_PATH_MAX: Final = 107
@@ -33,7 +33,7 @@ _LOCK_TRIES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class SidecarDir:
-    """The folder. `sidecar_dir_of` names it."""
+    """The folder. `find_sidecar_dir` names it."""
 
     folder: Path
 
@@ -66,7 +66,7 @@ class SidecarDir:
         finally:
             os.close(folder)
 
-    def is_of(self, socket_inode: int) -> bool:
+    def has_socket(self, socket_inode: int) -> bool:
         """Whether the socket is still the one that a sidecar has made."""
         try:
             return self.socket.stat().st_ino == socket_inode
@@ -76,7 +76,7 @@ class SidecarDir:
     def vacate(self, socket_inode: int) -> None:
         """Remove the folder, unless it is another sidecar's by now, or about to be."""
         with suppress(OSError), self.lock.open("a") as lock:
-            if _try_lock(lock.fileno()) and self.is_of(socket_inode):
+            if _try_lock(lock.fileno()) and self.has_socket(socket_inode):
                 for entry in self.folder.iterdir():
                     entry.unlink()
                 self.folder.rmdir()
@@ -142,7 +142,7 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def sidecar_dir_of(executor: Executor, key: bytes) -> SidecarDir:
+def find_sidecar_dir(executor: Executor, key: bytes) -> SidecarDir:
     """Where the sidecar of `executor` for the application with `key` is.
 
     Raises:
@@ -150,7 +150,7 @@ def sidecar_dir_of(executor: Executor, key: bytes) -> SidecarDir:
     """
     # With the key, so that another user cannot tell the next folder's name from the folders that are there.
     digest = hmac.digest(key, f"place of {executor.key}".encode(), "sha256").hex()[:16]
-    return SidecarDir(folder_of(executor.pid, executor.key.rpartition(":")[2], digest))
+    return SidecarDir(folder_path(executor.pid, executor.key.rpartition(":")[2], digest))
 
 
 class RecentFailures:

@@ -176,7 +176,7 @@ def _remembered(position: int, committed: Committed | None, *, inherited: bool) 
     return Start(offset=committed.offset)
 
 
-def period_of(
+def make_period(
     partition: TopicPartition,
     offset: int,
     *,

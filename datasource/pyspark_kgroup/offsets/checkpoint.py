@@ -158,7 +158,7 @@ class Checkpoint:
 
     def to_json(self) -> dict[str, Any]:
         """Canonical JSON object: equal checkpoints give equal bytes (keys and partitions are sorted)."""
-        periods = sorted({_line_of(owned.period) for owned in self.owned.values()})
+        periods = sorted({_line_key(owned.period) for owned in self.owned.values()})
         numbers = {line: number for number, line in enumerate(periods)}
         return {
             "version": VERSION,
@@ -170,7 +170,7 @@ class Checkpoint:
             "owned": {
                 topic: {
                     "partitions": _ranges(index for index, _ in found),
-                    "period": _column([numbers[_line_of(owned.period)] for _, owned in found]),
+                    "period": _column([numbers[_line_key(owned.period)] for _, owned in found]),
                     "from": _column([owned.period.start for _, owned in found]),
                     "pos": _numbers(owned.position for _, owned in found),
                 }
@@ -282,7 +282,7 @@ def _by_topic(values: Mapping[TopicPartition, T]) -> dict[str, list[tuple[int, T
 # ------------------------------------------------------------------------------------------------------- version 2
 
 
-def _line_of(period: Period) -> tuple[str, int, int]:
+def _line_key(period: Period) -> tuple[str, int, int]:
     return period.seat, period.generation, period.cut
 
 

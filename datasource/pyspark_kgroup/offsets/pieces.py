@@ -17,7 +17,7 @@ from spark_kgroup.model import TopicPartition
 K = TypeVar("K", bound=str | TopicPartition)
 
 
-class Span(NamedTuple):
+class OffsetInterval(NamedTuple):
     """Offsets: `start_offset` <= offset < `end_offset`."""
 
     start_offset: int
@@ -29,11 +29,13 @@ class Span(NamedTuple):
         return max(0, self.end_offset - self.start_offset)
 
 
-Piece = tuple[tuple[TopicPartition, Span], ...]
+Piece = tuple[tuple[TopicPartition, OffsetInterval], ...]
 """The spans that one task reads, none of them empty."""
 
 
-def pieces(spans: Mapping[TopicPartition, Span], at_least: int | None, offsets_max: int | None) -> list[Piece]:
+def pieces(
+    spans: Mapping[TopicPartition, OffsetInterval], at_least: int | None, offsets_max: int | None
+) -> list[Piece]:
     """Pieces of one partition each, in the order of partitions and offsets. None is empty.
 
     Args:
@@ -59,7 +61,9 @@ def pieces_of_seats(
         at_least: how many pieces there are to be, of all seats together.
         offsets_max: most offsets of a piece.
     """
-    spans = {seat: [(tp, Span(*ranges[tp])) for tp in sorted(ranges)] for seat, ranges in sorted(reads.items())}
+    spans = {
+        seat: [(tp, OffsetInterval(*ranges[tp])) for tp in sorted(ranges)] for seat, ranges in sorted(reads.items())
+    }
     sizes = {seat: sum(span.offsets for _, span in each) for seat, each in spans.items()}
     return {seat: divide(spans[seat], count) for seat, count in _counts(sizes, at_least, offsets_max).items()}
 
@@ -85,7 +89,7 @@ def _counts(sizes: Mapping[K, int], at_least: int | None, offsets_max: int | Non
     return counts
 
 
-def divide(spans: Sequence[tuple[TopicPartition, Span]], count: int) -> list[Piece]:
+def divide(spans: Sequence[tuple[TopicPartition, OffsetInterval]], count: int) -> list[Piece]:
     """`spans`, one after the other, in `count` pieces whose sizes differ by one offset at most.
 
     Args:
@@ -98,14 +102,14 @@ def divide(spans: Sequence[tuple[TopicPartition, Span]], count: int) -> list[Pie
     return [_taken(left, end - first) for first, end in pairwise(cuts)]
 
 
-def _taken(left: list[tuple[TopicPartition, Span]], offsets: int) -> Piece:
+def _taken(left: list[tuple[TopicPartition, OffsetInterval]], offsets: int) -> Piece:
     """The next `offsets`, which are taken from `left`: no span is looked at for more pieces than it has."""
     found = []
     while offsets:
         tp, span = left.pop()
         cut = min(span.end_offset, span.start_offset + offsets)
-        found.append((tp, Span(span.start_offset, cut)))
+        found.append((tp, OffsetInterval(span.start_offset, cut)))
         if cut < span.end_offset:
-            left.append((tp, Span(cut, span.end_offset)))
+            left.append((tp, OffsetInterval(cut, span.end_offset)))
         offsets -= cut - span.start_offset
     return tuple(found)

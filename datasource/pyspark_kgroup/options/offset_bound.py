@@ -75,7 +75,7 @@ class OffsetBound:
         existing = set(partitions)
         counts = Counter(tp.topic for tp in existing)
         if missing := sorted(tp for tp in existing - self.by_partition.keys() if tp.topic not in self.by_topic):
-            raise self._says_nothing_of(missing)
+            raise self._missing_error(missing)
         unknown, topics = sorted(self.by_partition.keys() - existing), self.by_topic.keys() - counts.keys()
         if unknown or topics:
             have = ", ".join(
@@ -97,7 +97,7 @@ class OffsetBound:
             return self.everywhere
         place = self.by_partition.get(partition, self.by_topic.get(partition.topic))
         if place is None:
-            raise self._says_nothing_of([partition])
+            raise self._missing_error([partition])
         return place
 
     @property
@@ -113,7 +113,7 @@ class OffsetBound:
             return f"{LATEST} (latest) for {min(partitions)}"
         return f"latest for {min(topics)}" if topics else ""
 
-    def _says_nothing_of(self, partitions: Sequence[TopicPartition]) -> OptionError:
+    def _missing_error(self, partitions: Sequence[TopicPartition]) -> OptionError:
         latest = f"{LATEST} for latest" if self.may_be_latest else ""
         numbers = {"startingOffsets": [f"{EARLIEST} for earliest", latest], "endingOffsets": [latest]}
         special = " and ".join(filter(None, numbers.get(self.option, ())))
@@ -136,14 +136,14 @@ def check_order(start: OffsetBound, end: OffsetBound, partitions: Iterable[Topic
         first, last = (bound.by_partition.get(tp, bound.everywhere) for bound in (start, end))
         offsets = isinstance(first, int) and isinstance(last, int) and first > last
         if offsets or (isinstance(first, AtTimestamp) and isinstance(last, AtTimestamp) and first.ms > last.ms):
-            wrong.append(f"{tp}: {_text_of(first)} to {_text_of(last)}")
+            wrong.append(f"{tp}: {_format_value(first)} to {_format_value(last)}")
     if wrong:
         raise OptionError(
             f"Option {end.option} lies before {start.option} in {join(wrong)}: a read ends behind its start."
         )
 
 
-def _text_of(place: OffsetBoundValue | None) -> str:
+def _format_value(place: OffsetBoundValue | None) -> str:
     return f"{place.ms} ms" if isinstance(place, AtTimestamp) else str(place)
 
 

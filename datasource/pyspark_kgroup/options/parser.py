@@ -135,13 +135,13 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
     _check_protocol(given)
     session_timeout_ms = rows.SESSION_TIMEOUT.value(given)
     group_id = rows.GROUP_ID.value(given)
-    subscription = subscription_of(given)
+    subscription = parse_subscription(given)
     parsed = SourceOptions(
         bootstrap_servers=rows.BOOTSTRAP_SERVERS.value(given),
         group_id=group_id,
         subscription=subscription,
         members=rows.MEMBERS.value(given),
-        instance_id_prefix=rows.INSTANCE_ID_PREFIX.value(given) or _prefix_of(group_id),
+        instance_id_prefix=rows.INSTANCE_ID_PREFIX.value(given) or _make_prefix(group_id),
         starting_offsets=starting_offsets_for(subscription, given, rows.STARTING_OFFSETS, rows.AUTO_OFFSET_RESET),
         ending_offsets=_end(subscription, given),
         limit=_limit(given),
@@ -149,7 +149,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         max_trigger_delay_ms=rows.MAX_TRIGGER_DELAY.value(given),
         min_partitions=rows.MIN_PARTITIONS.value(given),
         max_records_per_partition=rows.MAX_RECORDS_PER_PARTITION.value(given),
-        columns=columns_of(given),
+        columns=parse_columns(given),
         fail_on_data_loss=rows.FAIL_ON_DATA_LOSS.value(given),
         reader=rows.READER.value(given),
         prefetch_bytes=rows.PREFETCH_BYTES.value(given),
@@ -182,7 +182,7 @@ def in_lower_case(options: Mapping[str, str]) -> dict[str, str]:
         _check_characters(name, value)
         if given.setdefault(name.lower(), value) != value:
             raise OptionError(
-                f"Option {_spelling_of(name)} is given twice with different values: names match in any case."
+                f"Option {_find_spelling(name)} is given twice with different values: names match in any case."
             )
     return given
 
@@ -191,14 +191,14 @@ def _check_characters(name: str, value: str) -> None:
     """Refuse text that no C string can hold: librdkafka's binding crashes on the one and cuts the other short."""
     for text in (name, value):
         if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
-            shown_name = _spelling_of(name) if text is value else ascii(name)
+            shown_name = _find_spelling(name) if text is value else ascii(name)
             raise OptionError(
                 f"Option {shown_name} contains a character that is not text (U+0000, or half of a surrogate pair): "
                 "remove it."
             )
 
 
-def _spelling_of(name: str) -> str:
+def _find_spelling(name: str) -> str:
     """A known name as the documentation spells it. Spark may hand it over in another case."""
     return next((known for known in (*_OURS, *REFUSED) if known.lower() == name.lower()), name)
 
@@ -237,12 +237,12 @@ def _refuse_unknown(name: str) -> NoReturn:
     raise OptionError(f"Option {shorten(name)} is unknown: {hint}")
 
 
-def _prefix_of(group_id: str) -> str:
+def _make_prefix(group_id: str) -> str:
     """The group's name as far as Kafka takes it as an instance id."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", group_id)[:PREFIX_CHARACTERS_MAX]
 
 
-def subscription_of(given: Mapping[str, str]) -> Subscription:
+def parse_subscription(given: Mapping[str, str]) -> Subscription:
     """The topics to read. Raises OptionError if neither `subscribe` nor `subscribePattern` is given, or both are."""
     topics, pattern = rows.SUBSCRIBE.value(given), rows.SUBSCRIBE_PATTERN.value(given)
     if topics is not None and pattern is not None:
@@ -254,7 +254,7 @@ def subscription_of(given: Mapping[str, str]) -> Subscription:
     return Subscription(topics=topics or (), pattern=pattern)
 
 
-def columns_of(given: Mapping[str, str]) -> tuple[str, ...]:
+def parse_columns(given: Mapping[str, str]) -> tuple[str, ...]:
     """The columns of a query's rows, in their order."""
     columns = rows.COLUMN_NAMES.value(given)
     more = (HEADERS,) if rows.INCLUDE_HEADERS.value(given) and HEADERS not in columns else ()

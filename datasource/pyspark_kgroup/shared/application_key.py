@@ -63,7 +63,7 @@ class ApplicationKey:
 def key_folder(jvm: int) -> Path | None:
     """Where the driver with this pid has its key, or None if none can be shared: each query has its own then."""
     try:
-        return process_folder.folder_of(jvm, str(process_folder.start_ticks(jvm)), process_folder.KEY)
+        return process_folder.folder_path(jvm, str(process_folder.start_ticks(jvm)), process_folder.KEY)
     except OSError as problem:
         log.info("this query shares no sidecars with others of its application: %s", problem)
         return None

@@ -39,12 +39,12 @@ def _quotas() -> Iterator[float]:
             inside = Path() if ".." in path else Path(path.lstrip("/"))  # not all of the tree is mounted in a container
             for group in (inside, *inside.parents):
                 with suppress(OSError, ValueError):
-                    quota, period = _quota_of(mounted / group, 1 if controllers else 2)
+                    quota, period = _read_quota(mounted / group, 1 if controllers else 2)
                     if quota.isdecimal():  # "max" or "-1": no limit
                         yield int(quota) / int(period)
 
 
-def _quota_of(group: Path, version: int) -> tuple[str, str]:
+def _read_quota(group: Path, version: int) -> tuple[str, str]:
     """Microseconds of CPU time in a period, and of the period. Raises OSError and ValueError."""
     if version == 1:
         return (group / "cpu.cfs_quota_us").read_text().strip(), (group / "cpu.cfs_period_us").read_text().strip()

@@ -35,7 +35,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Final, Literal, TypeVar, get_args, get_type_hints
 
 from pyspark_kgroup.errors import ChannelEnded
-from pyspark_kgroup.shared.tickets import Executor, Leader, Position, Range, Reader, SidecarAddress, TopicSize
+from pyspark_kgroup.shared.tickets import Executor, Leader, OffsetRange, Position, Reader, SidecarAddress, TopicSize
 
 JsonObject = dict[str, Any]
 
@@ -125,7 +125,7 @@ class Bound:
     op: ClassVar[str] = "bound"
     seat: str
     at_home: bool
-    ranges: tuple[Range, ...]
+    ranges: tuple[OffsetRange, ...]
     owned: tuple[Position, ...]
     home: SidecarAddress | None = None
 
@@ -281,7 +281,7 @@ class ReadFromServer:
 
     op: ClassVar[str] = "read-from-server"
     seat: str
-    ranges: tuple[Range, ...]
+    ranges: tuple[OffsetRange, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +294,7 @@ class ReadDirectly:
 
     op: ClassVar[str] = "read-directly"
     seat: str
-    ranges: tuple[Range, ...]
+    ranges: tuple[OffsetRange, ...]
     home: SidecarAddress | None = None
 
 
@@ -329,7 +329,7 @@ class Serve:
     """Send `ranges` to the worker whose socket is attached. The fields are those of `Bound` and `AddQuery`."""
 
     op: ClassVar[str] = "serve"
-    ranges: tuple[Range, ...]
+    ranges: tuple[OffsetRange, ...]
     owned: tuple[Position, ...]
     tells_sizes: bool
 
@@ -409,7 +409,7 @@ def _check_rows(rows: int, ready: int) -> None:
 
 def to_json(message: QueryMessage) -> JsonObject:
     """`message` as it travels."""
-    return {"op": message.op, **_fields_of(message)}
+    return {"op": message.op, **_encode_fields(message)}
 
 
 def parse(raw: Mapping[str, Any]) -> QueryMessage:
@@ -426,14 +426,14 @@ def parse(raw: Mapping[str, Any]) -> QueryMessage:
     return _read_fields(type_, {name: value for name, value in raw.items() if name not in ("op", "id")})
 
 
-def _fields_of(value: Any) -> JsonObject:
+def _encode_fields(value: Any) -> JsonObject:
     return {name: _to_json_value(getattr(value, name)) for name in (one.name for one in fields(value))}
 
 
 def _to_json_value(value: Any) -> Any:
     """`value` as `json` takes it, which writes tuples as lists."""
     if is_dataclass(value):
-        return _fields_of(value)
+        return _encode_fields(value)
     return value.hex() if isinstance(value, bytes) else value
 
 
@@ -489,11 +489,11 @@ def _one_of(*names: str) -> Callable[[object], str]:
     return read
 
 
-def _range(value: object) -> Range:
+def _range(value: object) -> OffsetRange:
     match value:
         case [topic, partition, start_offset, end_offset, leader]:
             offsets = _integer(start_offset), _integer(end_offset)
-            return Range(_string(topic), _integer(partition), *offsets, _leader(leader))
+            return OffsetRange(_string(topic), _integer(partition), *offsets, _leader(leader))
     raise ValueError("no range")
 
 
@@ -550,7 +550,7 @@ _READERS: Final[Mapping[object, Callable[[object], object]]] = {
     Reader: _one_of("native", "librdkafka"),
     SidecarAddress | None: _address,
     tuple[str, ...]: lambda value: tuple(map(_string, _list(value))),
-    tuple[Range, ...]: lambda value: tuple(map(_range, _list(value))),
+    tuple[OffsetRange, ...]: lambda value: tuple(map(_range, _list(value))),
     tuple[Position, ...]: lambda value: tuple(map(_position, _list(value))),
     tuple[TopicSize, ...]: lambda value: tuple(map(_topic_size, _list(value))),
 }

@@ -31,15 +31,15 @@ def start_ticks(pid: int) -> int:
     Raises:
         OSError: there is no such process (any more).
     """
-    return int(stat_of(pid)[19])
+    return int(read_stat(pid)[19])
 
 
-def stat_of(pid: int) -> list[str]:
+def read_stat(pid: int) -> list[str]:
     """Fields of /proc/PID/stat from the third on. The second may hold spaces and brackets. Raises as `start_ticks`."""
     return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
-def folder_of(pid: int, ticks: str, name: str) -> Path:
+def folder_path(pid: int, ticks: str, name: str) -> Path:
     """Where the folder `name` of a process is. The folder is not made.
 
     Args:
@@ -76,7 +76,7 @@ def sweep() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         pid, _, rest = folder.name.removeprefix(prefix).partition("-")
         try:
-            state = stat_of(int(pid))
+            state = read_stat(int(pid))
             alive = state[0] != _ZOMBIE and state[19] == rest.partition("-")[0]
         except (OSError, ValueError):
             alive = False

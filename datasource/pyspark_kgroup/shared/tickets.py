@@ -32,7 +32,7 @@ class Leader(NamedTuple):
     topic_id: str
 
 
-class Range(NamedTuple):
+class OffsetRange(NamedTuple):
     """Offsets of one partition: `start_offset` <= offset < `end_offset`.
 
     Attributes:
@@ -79,7 +79,7 @@ class SeatRanges:
     """
 
     seat: str
-    ranges: tuple[Range, ...]
+    ranges: tuple[OffsetRange, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,29 +26,29 @@ class CredentialFiles:
 
     def __init__(self, locations: Mapping[str, str]) -> None:
         self._locations = dict(locations)
-        self._seen = self._look()
+        self._seen = self._stat_files()
 
     def __len__(self) -> int:
         return len(self._locations)
 
     def have_changed(self) -> bool:
         """Whether one of them is another than when `take_change` was last called, or this was made."""
-        return self._look() != self._seen
+        return self._stat_files() != self._seen
 
     def take_change(self) -> bool:
         """As `have_changed`, once for each change.
 
         To be called BEFORE the files are read: a file that changes between the look and the reading is then read again.
         """
-        before, self._seen = self._seen, self._look()
+        before, self._seen = self._seen, self._stat_files()
         return before != self._seen
 
     def describe(self) -> str:
         """Each file with the time of its last change, for an error message. Empty if there are no files."""
-        looks = zip(self._locations.items(), self._look(), strict=True)
+        looks = zip(self._locations.items(), self._stat_files(), strict=True)
         return ", ".join(f"{name} ({path!r}) {_changed_at(look)}" for (name, path), look in looks)
 
-    def _look(self) -> _Look:
+    def _stat_files(self) -> _Look:
         return tuple(map(_look_at, self._locations.values()))
 
 

@@ -14,7 +14,7 @@ from scramp import ScramClient, ScramException
 
 from spark_kgroup.errors import AuthenticationFailed, OptionError
 from spark_kgroup.limits import SCRAM_ITERATIONS_MAX, SCRAM_ITERATIONS_MIN, SCRAM_SALT_BYTES_MIN
-from spark_kgroup.peer_words import words_of
+from spark_kgroup.peer_words import printable_words
 from spark_kgroup.wire.security.tokens import Token
 
 Exchange = Generator[bytes, bytes, None]
@@ -83,4 +83,4 @@ def oauthbearer(token: Token) -> Exchange:
     problem = yield token.initial_response()
     if problem:
         yield b"\x01"
-        raise AuthenticationFailed(f"the broker refused the token: {words_of(problem.decode(errors='replace'))}")
+        raise AuthenticationFailed(f"the broker refused the token: {printable_words(problem.decode(errors='replace'))}")

@@ -24,7 +24,7 @@ from spark_kgroup.limits import (
     TOKEN_RETRY_MS,
     TOKEN_TIMEOUT_MS,
 )
-from spark_kgroup.peer_words import words_of
+from spark_kgroup.peer_words import printable_words
 from spark_kgroup.wire.address import can_be_looked_up
 from spark_kgroup.wire.security.files import CredentialFiles
 from spark_kgroup.wire.security.post import post
@@ -162,7 +162,7 @@ class ClientCredentials:
             raise AuthenticationFailed(self._refusal(status, answer), retriable=status not in _REFUSALS)
         try:
             value = str(answer["access_token"])
-            expires_at_s = now_s + float(answer["expires_in"]) if "expires_in" in answer else _expiry_of(value)
+            expires_at_s = now_s + float(answer["expires_in"]) if "expires_in" in answer else _read_expiry(value)
         except (KeyError, TypeError, ValueError):
             raise AuthenticationFailed(
                 f"{self._name} answered with no token and expiry (access_token, expires_in). "
@@ -195,13 +195,13 @@ class ClientCredentials:
             ) from None
         except (OSError, http.client.HTTPException) as error:
             raise AuthenticationFailed(
-                f"{self._name} cannot be asked: {words_of(str(error)) or type(error).__name__}.", retriable=True
+                f"{self._name} cannot be asked: {printable_words(str(error)) or type(error).__name__}.", retriable=True
             ) from None
 
     def _refusal(self, status: int, answer: Any) -> str:
         """The error message, with the endpoint's `error` and `error_description` (RFC 6749) if it gave them."""
         members = answer if _is_object(answer) else {}
-        words = [words_of(str(members[name])) for name in ("error", "error_description") if members.get(name)]
+        words = [printable_words(str(members[name])) for name in ("error", "error_description") if members.get(name)]
         outcome = ": ".join([f"{self._name} answered HTTP {status}", *words])
         fix = "`sasl.oauthbearer.client.id`, .client.secret and .scope" if status in _REFUSALS else "its log"
         return f"{outcome}. Client {self.client_id!r}. Check {fix}."
@@ -225,7 +225,7 @@ def _is_object(answer: Any) -> bool:
     return isinstance(answer, dict)
 
 
-def _expiry_of(jwt: str) -> float:
+def _read_expiry(jwt: str) -> float:
     """The `exp` claim of a JWT, in seconds since the epoch (RFC 7519). Raises ValueError or KeyError without one."""
     _, payload, _ = jwt.split(".")
     return float(json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["exp"])

@@ -14,7 +14,7 @@ from typing import Self
 
 from spark_kgroup.errors import AuthenticationFailed
 from spark_kgroup.model import ErrorCode
-from spark_kgroup.peer_words import words_of
+from spark_kgroup.peer_words import printable_words
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.security.mechanisms import Exchange, oauthbearer, plain, scram
 from spark_kgroup.wire.security.oauth import TokenCache
@@ -81,7 +81,7 @@ class Login:
             answer = await send(messages.sasl_authenticate(message))
             assert isinstance(answer, messages.SaslAuthenticateResponse)
             if int(answer.error_code) != ErrorCode.NONE:
-                reason = words_of(answer.error_message) or ErrorCode.name_of(int(answer.error_code))
+                reason = printable_words(answer.error_message) or ErrorCode.name_of(int(answer.error_code))
                 raise AuthenticationFailed(
                     f"{address} refused {self._mechanism} for {self._who}: {reason.rstrip('.')}. {self._check}"
                 )
@@ -100,7 +100,7 @@ class Login:
         if code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
             raise AuthenticationFailed(
                 f"{address} does not have `sasl.mechanism`={self._mechanism} enabled: this listener has "
-                f"{words_of(', '.join(sorted(answer.mechanisms))) or 'none'}."
+                f"{printable_words(', '.join(sorted(answer.mechanisms))) or 'none'}."
             )
         if code == ErrorCode.ILLEGAL_SASL_STATE:
             raise AuthenticationFailed(f"{address} is a listener without SASL: check `security.protocol` and the port.")

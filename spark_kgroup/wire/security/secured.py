@@ -33,7 +33,7 @@ class _Refusals(NamedTuple):
 
 
 class Secured:
-    """TLS, SASL or both. Made by `security_of`, and belongs to one event loop."""
+    """TLS, SASL or both. Made by `load_security`, and belongs to one event loop."""
 
     def __init__(self, tls: RenewedContext | None, login: Login | None) -> None:
         self._tls = tls
@@ -83,7 +83,7 @@ class Secured:
         )
 
 
-def security_of(settings: SecuritySettings) -> Security:
+def load_security(settings: SecuritySettings) -> Security:
     """The security of connections with these settings. Reads the files that they name.
 
     Raises:

@@ -1,6 +1,6 @@
 """How to connect and who to be, as a user chose it, and the interface through which a connection uses that.
 
-This module has no TLS or SASL in it: `security_of` turns the settings into a `Security`.
+This module has no TLS or SASL in it: `load_security` turns the settings into a `Security`.
 """
 
 from __future__ import annotations

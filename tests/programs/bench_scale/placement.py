@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from random import Random
 
 from bench_scale.measured import Placement
-from pyspark_kgroup.driver.registry.seats import Seats
+from pyspark_kgroup.driver.registry.seat_bindings import SeatBindings
 from pyspark_kgroup.shared.tickets import Executor
 
 _BATCHES = 60
@@ -23,7 +23,7 @@ def simulate(executors: int, cores: int, seats: int, part_with_data: float, seed
     """
     random = Random(seed)
     everybody = [Executor(key=f"host-{n}:1:1", executor_id=str(n), host=f"host-{n}", pid=1) for n in range(executors)]
-    bookkeeping = Seats([f"seat-{n}" for n in range(seats)])
+    bookkeeping = SeatBindings([f"seat-{n}" for n in range(seats)])
     for one in everybody:
         bookkeeping.on_sidecar_joined(one, 0)
     names = [f"seat-{n}" for n in range(seats)]

@@ -1,8 +1,8 @@
 """Answers to Fetch, whole and mutated, through our own reader: connection, fetcher, decoder.
 
-The rows are compared with the log as it was written. A mutated answer may be refused (`Unusual`), or its rows are
-right: every batch that gave rows has the bytes that its checksum covers as they were written, and the rows are those of
-these bytes. Fields that no checksum covers are believed as the answer has them, and only those:
+The rows are compared with the log as it was written. A mutated answer may be refused (`FallbackToLibrdkafka`), or its
+rows are right: every batch that gave rows has the bytes that its checksum covers as they were written, and the rows are
+those of these bytes. Fields that no checksum covers are believed as the answer has them, and only those:
 
 - of a batch: its first offset, length, leader epoch and format,
 - of which partition a batch is, among those that were asked for, which batches are there, and in which order,
@@ -36,7 +36,7 @@ from pyspark_kgroup.executor.native import fetch_messages as messages
 from pyspark_kgroup.executor.native import fetcher as fetcher_module
 from pyspark_kgroup.executor.native.broker_connection import Broker, BrokerConnection
 from pyspark_kgroup.executor.native.connection_security import ConnectionSecurity
-from pyspark_kgroup.executor.native.decode import Decoder, Unusual
+from pyspark_kgroup.executor.native.decode import Decoder, FallbackToLibrdkafka
 from pyspark_kgroup.executor.native.fetch_settings import FetchSettings
 from pyspark_kgroup.executor.native.fetcher import Chunk, Fetcher
 from pyspark_kgroup.shared.tickets import Leader
@@ -124,12 +124,12 @@ class _Case:
                 rows = self._read(fetcher)
                 if fetcher.left:
                     raise next(iter(fetcher.left.values()))
-            except Unusual as unusual:
+            except FallbackToLibrdkafka as fallback:
                 if not mutated:
-                    raise Wrong(f"a whole answer is refused: {unusual.reason}") from None
-                return f"refused: {_kind(unusual.reason)}"
+                    raise Wrong(f"a whole answer is refused: {fallback.reason}") from None
+                return f"refused: {_kind(fallback.reason)}"
             self._mutates = False
-            with suppress(Unusual):
+            with suppress(FallbackToLibrdkafka):
                 self._read(fetcher)
         finally:
             fetcher.close()

@@ -19,7 +19,7 @@ from pyspark_kgroup.errors import ChannelEnded, KeyRefused
 from pyspark_kgroup.executor.sidecar import sidecar, sidecar_query
 from pyspark_kgroup.shared.channel import REGISTRY, Challenge, Frames, Message, _mac, frame, new_key
 from pyspark_kgroup.shared.messages import parse
-from spark_kgroup.admin.describe_command import as_object, lines_of
+from spark_kgroup.admin.describe_command import as_object, join_answers
 from spark_kgroup.assignors import assignor
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import KgroupError, WireError
@@ -30,7 +30,7 @@ from spark_kgroup.model import ErrorCode, TopicDescription, TopicPartition
 from spark_kgroup.runtime.translate import to_event, to_message
 from spark_kgroup.seat_note import Author, SeatNote
 from spark_kgroup.wire import messages, responses
-from spark_kgroup.wire.codec import correlation_id_of, decode_response, encode_request
+from spark_kgroup.wire.codec import decode_response, encode_request, read_correlation_id
 
 T0 = TopicPartition("t", 0)
 EFFECTS_MAX = 20
@@ -52,11 +52,11 @@ class Answers:
             messages.MetadataResponse: self._metadata,
             messages.ListOffsetsResponse: lambda response: responses.take_listed(response, [T0], {}),
             messages.OffsetFetchResponse: self._commits,
-            messages.DescribeGroupsResponse: lambda response: self._describe(responses.description_of(response)),
+            messages.DescribeGroupsResponse: lambda response: self._describe(responses.parse_description(response)),
             messages.ConsumerGroupDescribeResponse: self._consumers,
             messages.ConsumerGroupDescribeResponseV0: self._consumers,
             messages.LeaveGroupResponse: responses.still_members,
-            messages.DescribeConfigsResponse: responses.config_of,
+            messages.DescribeConfigsResponse: responses.parse_config,
             messages.OffsetCommitResponse: messages.offset_commit_errors,
             messages.FindCoordinatorResponse: lambda response: responses.the_only(response.coordinators, "coordinator"),
         }
@@ -65,7 +65,7 @@ class Answers:
         kind = self._rng.choice(self._types)
         raw = self._maker.response(kind, {})
         try:
-            correlation_id_of(raw)
+            read_correlation_id(raw)
             self._interpret(decode_response(kind, raw))
         except KgroupError as error:
             return type(error).__name__
@@ -78,23 +78,23 @@ class Answers:
                 reader(response)
 
     def _commits(self, response: Any) -> None:
-        for offset in responses.committed_of(response, (), {}).values():
+        for offset in responses.parse_committed(response, (), {}).values():
             if offset is not None:
                 SeatNote.decode(offset.metadata)
                 Author.of(offset.metadata)
 
     def _metadata(self, response: Any) -> None:
-        for topic in responses.metadata_of(response).topics.values():
+        for topic in responses.parse_metadata(response).topics.values():
             responses.has_fewer_partitions(topic, topic)
 
     def _consumers(self, response: Any) -> None:
-        if (group := responses.consumer_description_of(response)) is not None:
+        if (group := responses.parse_consumer_description(response)) is not None:
             self._describe(group)
 
     def _describe(self, group: Any) -> None:
         notes = {tp: self._maker._note() for member in group.members for tp in member.assignment}
         committed = {tp: responses.CommittedOffset(offset=5, metadata=note) for tp, note in notes.items()}
-        as_object(lines_of(group, committed, {}))
+        as_object(join_answers(group, committed, {}))
 
 
 class Members:
@@ -138,7 +138,7 @@ class Members:
     def _event_of(self, asked: contract.Request | contract.LookAtSeat, response: Any) -> contract.Event:
         match asked:
             case contract.LookAtSeat():
-                ids = ["", *(member.member_id for member in responses.description_of(response).members)]
+                ids = ["", *(member.member_id for member in responses.parse_description(response).members)]
                 return contract.SeatSeen(member_id=self._rng.choice(ids))
             case contract.LeaveRequest():
                 return contract.LeaveResponse(
@@ -382,8 +382,8 @@ class Channels:
 
     @staticmethod
     def _request(message: Message) -> None:
-        sidecar.request_of(parse(message))
+        sidecar.expect_request(parse(message))
 
     @staticmethod
     def _account(message: Message) -> None:
-        sidecar_query.account_of(parse(message), "s-0")
+        sidecar_query.expect_served(parse(message), "s-0")

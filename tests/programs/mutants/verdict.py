@@ -15,7 +15,7 @@ class Mutant:
     """One change. `name`, mutmut's, has a number in it. `where` and `change` stay when other mutants come or go."""
 
     name: str
-    where: str  # "seats.Seats.plan": the module's own name, without its folders
+    where: str  # "seat_bindings.SeatBindings.plan": the module's own name, without its folders
     change: tuple[str, ...]  # the lines that differ: "- old", "+ new"
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from spark_kgroup.admin import describe_command, group_plan
-from spark_kgroup.admin.describe_command import lines_of
+from spark_kgroup.admin.command_output import complain
+from spark_kgroup.admin.describe_command import join_answers
 from spark_kgroup.admin.group_plan import Change, GroupPlan
 from spark_kgroup.admin.member_command import write_json, write_text
-from spark_kgroup.admin.messages import complain
 from spark_kgroup.assignors.plan import Plan
 from spark_kgroup.errors import GroupRejected
 from spark_kgroup.model import DescribedGroup, DescribedMember
@@ -49,7 +49,7 @@ def test_tables_have_names_and_addresses_as_they_are(capsys: pytest.CaptureFixtu
         member_id=":bomb:", instance_id=":x:", client_id=":warning:", client_host=f"/{host}", assignment=frozenset()
     )
     group = DescribedGroup(group=":a:", state="Stable", protocol=":b:", members=(member,))
-    describe_command.write_tables(describe_command.lines_of(group, {}, {}))
+    describe_command.write_tables(describe_command.join_answers(group, {}, {}))
     plan = Plan(target={}, first_round={}, moved=())
     group_plan.write_tables(GroupPlan(group=group, change=Change(), plan=plan, owners={}))
     printed = capsys.readouterr().out
@@ -83,6 +83,6 @@ def test_seats_are_listed_by_number_however_many_digits_it_has() -> None:
         for n, name in enumerate(names)
     ]
     group = DescribedGroup(group="g", state="Stable", protocol="range", members=tuple(members))
-    ordered = [each.member.instance_id for each in lines_of(group, {}, {}).members]
+    ordered = [each.member.instance_id for each in join_answers(group, {}, {}).members]
     numbered = [name for name in ordered if name is not None and name[2:].isascii() and name[2:].isdigit()]
     assert numbered == ["s-007", "s-9", "s-10", "s-" + "2" * 4_999, "s-" + "1" * 5_000]

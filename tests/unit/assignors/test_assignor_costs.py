@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_kgroup.assignors import _balance, assignor
-from spark_kgroup.assignors.cooperative_sticky import target_of
+from spark_kgroup.assignors.cooperative_sticky import compute_target
 from spark_kgroup.model import GroupMember, Subscription, TopicDescription, TopicPartition
 
 MEMBERS = 100
@@ -120,7 +120,7 @@ def test_claims_of_members_that_keep_them_all_are_not_copied_when_others_have_le
     ]
     before = assignor("cooperative-sticky").assign(everybody, described)
     stay = [replace(m, subscription=replace(m.subscription, owned=before[m.member_id])) for m in everybody[1:]]
-    shares = target_of(stay, described).shares
+    shares = compute_target(stay, described).shares
     assert all(shares[m.member_id].kept is m.subscription.owned for m in stay)
     assert sum(len(share.gained) for share in shares.values()) == len(before["m0"])
 

@@ -98,7 +98,7 @@ def test_a_spread_that_cannot_be_better_is_settled_after_one_look_at_each_arc() 
     spread = alike([4, 2], claimed=[{0: 2}, {0: 2}, {1: 1}])
     spread.hand_out()
     before = spread.steps
-    spread.settle()
+    spread.cancel_negative_cycles()
     sinks, given, claims, topics, subscribers = 2 * 3, 3, 3, 2, 3
     assert spread.steps - before == sinks + given + claims + topics + subscribers
     assert spread.load == [2, 2, 2]
@@ -108,5 +108,5 @@ def test_no_search_begins_when_its_steps_are_used_up(monkeypatch: pytest.MonkeyP
     spread = alike([5], claimed=[{0: 5}, {}])
     monkeypatch.setattr(_balance, "ASSIGNOR_STEPS_MAX", 0)
     spread.level()
-    spread.settle()
+    spread.cancel_negative_cycles()
     assert (spread.given, spread.steps) == ([{0: 5}, {}], 0)

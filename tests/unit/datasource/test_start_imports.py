@@ -36,9 +36,9 @@ from pyspark_kgroup.shared.columns import COLUMNS, spark_schema
 reader = DefaultSource(json.loads(sys.argv[1])).streamReader(spark_schema(COLUMNS))
 print(*sorted(set(sys.modules) - before))
 from pyspark_kgroup.driver.query import Query
-from spark_kgroup.wire.security.secured import security_of
+from spark_kgroup.wire.security.secured import load_security
 from pyspark_kgroup.options.security import driver_settings
-security_of(driver_settings(reader._options.security))
+load_security(driver_settings(reader._options.security))
 print(*sorted(set(sys.modules) - before))
 """
 

@@ -80,7 +80,7 @@ def test_a_draft_is_an_answer_as_kio_reads_it(version: int) -> None:
 Break = tuple[Any, str, str, str]
 
 PYTHON: dict[str, Break] = {
-    "the end of the records": (fetch_messages, "batches_of", "if batch_end > len(records):", "if False:"),
+    "the end of the records": (fetch_messages, "read_batch_headers", "if batch_end > len(records):", "if False:"),
     "what was asked for": (
         Fetcher,
         "_take_answer",
@@ -88,8 +88,8 @@ PYTHON: dict[str, Break] = {
         "next(iter(under_way.values()))",
     ),
     "the error of a partition": (Fetcher, "_take", "if fetched.error:", "if False:"),
-    "the position": (fetch_messages, "batches_of", "if at and next_offset <= position:", "if False:"),
-    "the largest offset": (fetch_messages, "batches_of", "< _OFFSET_MAX - last_delta", "< 2 * _OFFSET_MAX"),
+    "the position": (fetch_messages, "read_batch_headers", "if at and next_offset <= position:", "if False:"),
+    "the largest offset": (fetch_messages, "read_batch_headers", "< _OFFSET_MAX - last_delta", "< 2 * _OFFSET_MAX"),
     "the order of aborted transactions": (decode, "_walk", "key=lambda transaction: transaction[1]", "reverse=True"),
 }
 

@@ -128,7 +128,7 @@ def test_a_dynamic_member_under_the_consumer_protocol_leaves_as_well_and_a_stati
 
 # ---------------------------------------------------------------------------------- a leader whose assignor fails
 
-KEPT: contract.Shares = ((classic_driver.ME, classic_driver.parts(0)), ("other", classic_driver.parts(1)))
+KEPT: contract.Assignments = ((classic_driver.ME, classic_driver.parts(0)), ("other", classic_driver.parts(1)))
 
 
 def failing_leader(instance_id: str | None = "seat-0") -> tuple[Driver, GroupRejected, list[contract.Effect]]:

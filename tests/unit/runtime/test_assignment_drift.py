@@ -1,4 +1,4 @@
-"""Misfits of a group's assignment: tables of members' topics and partitions, and of the partitions there are."""
+"""Drifts of a group's assignment: tables of members' topics and partitions, and of the partitions there are."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -9,7 +9,7 @@ from harness.custom_assignors import FirstTakesAll
 
 from spark_kgroup.assignors.custom import load_assignor
 from spark_kgroup.model import DescribedGroup, DescribedMember, Subscription, TopicDescription, TopicPartition
-from spark_kgroup.runtime.assignment_drift import AssignmentDrift, left_out_by, misfit_of, topics_of, unshared_of
+from spark_kgroup.runtime.assignment_drift import AssignmentDrift, find_drift, find_unshared, left_out_by, topics_of
 
 STICKY = "cooperative-sticky"
 
@@ -79,7 +79,7 @@ def group(*members: DescribedMember, protocol: str = STICKY) -> DescribedGroup:
 def test_the_assignment_of_a_group_at_rest_fits_or_not(
     members: list[DescribedMember], there: Mapping[str, int], found: AssignmentDrift
 ) -> None:
-    assert misfit_of(group(*members), topics(**there), hidden={"h"}, ours={"ours-1"}) == found
+    assert find_drift(group(*members), topics(**there), hidden={"h"}, ours={"ours-1"}) == found
 
 
 def test_topics_to_look_up_are_those_that_are_subscribed_or_assigned() -> None:
@@ -101,21 +101,21 @@ def test_topics_to_look_up_are_those_that_are_subscribed_or_assigned() -> None:
 def test_a_member_lacks_a_share_if_its_group_s_assignor_says_so(
     protocol: str, members: list[DescribedMember], there: Mapping[str, int], found: Iterable[str]
 ) -> None:
-    assert unshared_of(group(*members, protocol=protocol), topics(**there)) == set(found)
+    assert find_unshared(group(*members, protocol=protocol), topics(**there)) == set(found)
 
 
-def test_a_misfit_says_all_that_does_not_fit() -> None:
-    misfit = AssignmentDrift(
+def test_a_drift_says_all_that_does_not_fit() -> None:
+    drift = AssignmentDrift(
         without_owner=tps("t01"), gone=tps("u0"), not_subscribed=tps("v0"), unshared=frozenset("wx")
     )
-    assert misfit.reason == (
+    assert drift.reason == (
         "2 partitions without an owner; 1 partitions that are gone; 1 partitions assigned to members that do not "
         "subscribe to them; subscribed without a share: w, x"
     )
 
 
 @pytest.mark.parametrize("more", ["without_owner", "gone", "not_subscribed", "unshared"])
-def test_a_misfit_is_part_of_another_that_has_all_of_it(more: str) -> None:
+def test_a_drift_is_part_of_another_that_has_all_of_it(more: str) -> None:
     whole = AssignmentDrift(without_owner=tps("t0"), gone=tps("t0"), not_subscribed=tps("t0"), unshared=frozenset("t"))
     part = AssignmentDrift(**{more: getattr(whole, more)})
     assert part
@@ -137,9 +137,9 @@ def test_ten_thousand_partitions_of_a_thousand_members_are_compared() -> None:
         )
         for name, owned in share.items()
     ]
-    assert misfit_of(group(*members), topics(t=10_000)) == AssignmentDrift()
-    assert len(misfit_of(group(*members), topics(t=10_003)).without_owner) == 3
-    assert unshared_of(group(*members), topics(t=10_000)) == set()
+    assert find_drift(group(*members), topics(t=10_000)) == AssignmentDrift()
+    assert len(find_drift(group(*members), topics(t=10_003)).without_owner) == 3
+    assert find_unshared(group(*members), topics(t=10_000)) == set()
 
 
 def test_members_that_swapped_their_racks_lack_no_share_until_the_next_rebalance() -> None:
@@ -155,7 +155,7 @@ def test_members_that_swapped_their_racks_lack_no_share_until_the_next_rebalance
         for (name, topic), rack in zip(topics(t=1, u=1).items(), ("r1", "r2"), strict=True)
     }
     swapped = group(at("r2", member("a", "tu", "t0")), at("r1", member("b", "tu", "u0")))
-    assert unshared_of(swapped, there) == set()
+    assert find_unshared(swapped, there) == set()
 
 
 def test_a_custom_assignor_says_what_it_leaves_out() -> None:

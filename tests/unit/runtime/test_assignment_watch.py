@@ -1,4 +1,4 @@
-"""When a process looks at its group's assignment, and how it mends a misfit."""
+"""When a process looks at its group's assignment, and how it mends a drift."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -255,7 +255,7 @@ async def test_a_follower_acts_once_the_leader_was_asked_back(coordinator: Coord
 
 
 @followed()
-async def test_a_misfit_that_a_rebalance_has_not_mended_is_not_forced_again_and_a_larger_one_is(
+async def test_a_drift_that_a_rebalance_has_not_mended_is_not_forced_again_and_a_larger_one_is(
     coordinator: Coordinator, group: Group
 ) -> None:
     coordinator.mends = False
@@ -378,7 +378,7 @@ async def test_a_group_whose_rebalances_leave_out_something_else_each_time_is_fo
 
 
 @followed()
-async def test_a_misfit_that_was_mended_beside_one_that_was_not_is_forced_when_it_comes_again(
+async def test_a_drift_that_was_mended_beside_one_that_was_not_is_forced_when_it_comes_again(
     coordinator: Coordinator, group: Group
 ) -> None:
     coordinator.mends = False

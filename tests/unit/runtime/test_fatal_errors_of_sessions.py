@@ -15,7 +15,7 @@ from spark_kgroup.runtime.metadata_watch import MetadataWatch
 from spark_kgroup.runtime.own_ids import OwnIds
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, ProtocolSettings
-from spark_kgroup.runtime.shares import Shares
+from spark_kgroup.runtime.target_watch import TargetWatch
 from spark_kgroup.runtime.topics import PatternSubscription
 from spark_kgroup.topic_pattern import TopicPattern
 from spark_kgroup.wire import messages
@@ -108,7 +108,7 @@ def test_a_seat_whose_broker_is_too_old_names_itself_its_group_the_cause_and_wha
         pytest.param(CLASSIC, None, (JoinNudge, "run"), id="what tells seats of each other's joins"),
         pytest.param(CLASSIC, None, (OwnIds, "run"), id="what renames members"),
         pytest.param(CLASSIC, TopicPattern("a"), (PatternSubscription, "_subscribe"), id="what follows a pattern"),
-        pytest.param(CONSUMER, None, (Shares, "run"), id="the look for shares"),
+        pytest.param(CONSUMER, None, (TargetWatch, "run"), id="the look for shares"),
         pytest.param(CLASSIC, None, (Session, "_take"), id="the machine"),
         pytest.param(CONSUMER, None, (Session, "_take"), id="the machine of the consumer protocol"),
         pytest.param(CLASSIC, None, (Session, "_connect"), id="what connects"),

@@ -6,7 +6,7 @@ import pytest
 
 from spark_kgroup.member.config import PreviouslyOwned
 from spark_kgroup.model import DescribedGroup, DescribedMember, TopicDescription, TopicPartition
-from spark_kgroup.runtime.resumptions import Owing, resumable, with_topic_ids
+from spark_kgroup.runtime.resumptions import SeatDebt, resumable, with_topic_ids
 
 
 def parts(*indexes: int, of: str = "orders") -> frozenset[TopicPartition]:
@@ -38,14 +38,14 @@ def found(
     before: frozenset[TopicPartition] = parts(0, 1, 2),
     group_type: str = "consumer",
     by: str = "",
-) -> dict[str | None, Owing]:
+) -> dict[str | None, SeatDebt]:
     group = DescribedGroup(group="g", state="Reconciling", protocol="uniform", members=members, group_type=group_type)
     owned = {"a": PreviouslyOwned(partitions=before, generation=5, member_id=by)}
     return resumable(owned, group, ["a", "b"], ["orders"])
 
 
-def owing(owned: frozenset[TopicPartition]) -> dict[str | None, Owing]:
-    return {"a": Owing(member_id="id of a", epoch=5, owned=owned)}
+def owing(owned: frozenset[TopicPartition]) -> dict[str | None, SeatDebt]:
+    return {"a": SeatDebt(member_id="id of a", epoch=5, owned=owned)}
 
 
 def test_a_seat_whose_target_has_all_that_it_owned_owes_nothing() -> None:
@@ -100,6 +100,6 @@ def test_a_classic_group_has_claims_for_this() -> None:
 
 def test_owed_partitions_have_the_ids_of_their_topics_but_not_of_a_topic_that_is_gone() -> None:
     topics = {"orders": TopicDescription(name="orders", topic_id=UUID(int=3), partition_count=4)}
-    resumes = with_topic_ids(Owing(member_id="m", epoch=5, owned=parts(1) | parts(0, of="gone")), topics)
+    resumes = with_topic_ids(SeatDebt(member_id="m", epoch=5, owned=parts(1) | parts(0, of="gone")), topics)
     assert (resumes.member_id, resumes.epoch) == ("m", 5)
     assert resumes.owned == {(TopicPartition("orders", 1), UUID(int=3))}

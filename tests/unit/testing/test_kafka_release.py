@@ -7,7 +7,7 @@ import pytest
 
 from spark_kgroup.errors import EnvironmentProblem, OptionError
 from spark_kgroup.testing import ApacheKafka
-from spark_kgroup.testing.kafka_jars import PINNED, _pins_of
+from spark_kgroup.testing.kafka_jars import PINNED, _pins_path
 from spark_kgroup.testing.kafka_release import KAFKA_VERSION, KafkaRelease
 from spark_kgroup.testing.pinned_jars import read_pins
 
@@ -50,7 +50,7 @@ def test_a_release_has_what_came_with_it_or_before(version: str, group_tool: str
 
 @pytest.mark.parametrize("version", PINNED)
 def test_a_pinned_release_has_its_broker_its_tools_and_what_it_logs_with(version: str) -> None:
-    jars = {pin.jar for pin in read_pins(_pins_of(version))}
+    jars = {pin.jar for pin in read_pins(_pins_path(version))}
     _, module, revision, _ = KafkaRelease(version).logging.binding
     log4j = "log4j-core-" if version.startswith("4") else "reload4j-"
     assert {f"kafka_2.13-{version}.jar", f"kafka-tools-{version}.jar", f"{module}-{revision}.jar"} <= jars

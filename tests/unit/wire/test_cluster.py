@@ -26,7 +26,7 @@ from spark_kgroup.wire import cluster as cluster_module
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.cluster import Cluster
-from spark_kgroup.wire.responses import ClusterMetadata, metadata_of
+from spark_kgroup.wire.responses import ClusterMetadata, parse_metadata
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
@@ -69,14 +69,14 @@ async def test_metadata_tells_leaders_epochs_and_a_topic_stays_the_same_under_a_
 
 
 def test_the_event_loop_goes_on_while_large_metadata_are_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, may_end, looked_through = threading.Event(), threading.Event(), metadata_of
+    begun, may_end, looked_through = threading.Event(), threading.Event(), parse_metadata
 
     def slowly(response: messages.MetadataResponse) -> ClusterMetadata:
         begun.set()
         assert may_end.wait(timeout=20)
         return looked_through(response)
 
-    monkeypatch.setattr(cluster_module, "metadata_of", slowly)
+    monkeypatch.setattr(cluster_module, "parse_metadata", slowly)
     monkeypatch.setattr(cluster_module, "PARTITIONS_AT_ONCE_MAX", 1)
 
     @in_a_world()
@@ -145,7 +145,7 @@ def test_of_replaced_topic_ids_the_last_ones_are_remembered(monkeypatch: pytest.
 
 
 async def _names(cluster: Cluster, *topic_ids: UUID) -> dict[UUID, str]:
-    return dict(await cluster.names_of(frozenset(topic_ids), ["a"], timeout_ms=5_000))
+    return dict(await cluster.resolve_topic_names(frozenset(topic_ids), ["a"], timeout_ms=5_000))
 
 
 @in_a_world()

@@ -540,7 +540,7 @@ async def test_a_group_is_described_with_its_members_shares(world: BrokerWorld) 
 
 
 @pytest.mark.parametrize(
-    ("group_type", "reader"), [("classic", "description_of"), ("consumer", "consumer_description_of")]
+    ("group_type", "reader"), [("classic", "parse_description"), ("consumer", "parse_consumer_description")]
 )
 def test_a_group_is_read_beside_the_loop(monkeypatch: pytest.MonkeyPatch, group_type: str, reader: str) -> None:
     """One of 1,000 members takes a second, in which the seats of this process must not be silent."""
@@ -680,15 +680,15 @@ async def test_the_type_of_a_group_can_be_asked(world: BrokerWorld) -> None:
     cluster = world.cluster()
     for group_type in ("share", "streams", "classic"):
         world.group_type = group_type
-        assert await cluster.groups.type_of("g") == group_type
-    assert await cluster.groups.type_of("nobody's") is None
+        assert await cluster.groups.fetch_type("g") == group_type
+    assert await cluster.groups.fetch_type("nobody's") is None
     await cluster.close()
 
 
 @in_a_world(ranges={**RANGES, int(ListGroupsRequest.__api_key__): (0, 4)})
 async def test_a_broker_that_knows_no_types_says_none(world: BrokerWorld) -> None:
     cluster = world.cluster()
-    assert await cluster.groups.type_of("g") is None
+    assert await cluster.groups.fetch_type("g") is None
     await cluster.close()
 
 

@@ -21,9 +21,9 @@ from kio.static.primitive import i32, i32Timedelta, i64Timedelta
 from spark_kgroup.errors import ProtocolViolation
 from spark_kgroup.model import ErrorCode, MemberIdentity, TopicPartition
 from spark_kgroup.wire import messages
-from spark_kgroup.wire.codec import correlation_id_of, decode_entity, decode_response, encode_entity, encode_request
+from spark_kgroup.wire.codec import decode_entity, decode_response, encode_entity, encode_request, read_correlation_id
 from spark_kgroup.wire.messages import HeartbeatRequest
-from spark_kgroup.wire.responses import metadata_of
+from spark_kgroup.wire.responses import parse_metadata
 
 RESPONSES = sorted(messages.RESPONSE_OF.values(), key=lambda kind: (kind.__name__, kind.__version__))
 REQUEST_OF = {response: request for request, response in messages.RESPONSE_OF.items()}
@@ -292,9 +292,9 @@ def test_an_endless_varint_is_refused() -> None:
 
 
 def test_correlation_id_of_a_short_frame_is_refused() -> None:
-    assert correlation_id_of(struct.pack(">ih", 9, 0)) == 9
+    assert read_correlation_id(struct.pack(">ih", 9, 0)) == 9
     with pytest.raises(ProtocolViolation):
-        correlation_id_of(b"\0\0\0")
+        read_correlation_id(b"\0\0\0")
 
 
 def test_a_large_response_is_read_in_good_time() -> None:
@@ -338,9 +338,9 @@ def test_racks_of_a_partition_are_those_of_its_replicas_as_far_as_their_brokers_
     )
     decoded = decode_response(messages.MetadataRequest, as_frame(response))
     assert isinstance(decoded, messages.MetadataResponse)
-    found = metadata_of(decoded).topics["t"]
+    found = parse_metadata(decoded).topics["t"]
     assert found.racks == {0: {"a", "b"}, 1: {"b"}, 2: set()}
-    without = metadata_of(replace(response, brokers=brokers[2:])).topics["t"]
+    without = parse_metadata(replace(response, brokers=brokers[2:])).topics["t"]
     assert without.racks == {}
     assert without == found, "a moved replica makes no other topic"
 

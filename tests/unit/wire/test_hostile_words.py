@@ -23,7 +23,7 @@ from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.security import oauth
 from spark_kgroup.wire.security.mechanisms import oauthbearer
 from spark_kgroup.wire.security.oauth import ClientCredentials
-from spark_kgroup.wire.security.secured import security_of
+from spark_kgroup.wire.security.secured import load_security
 from spark_kgroup.wire.security.settings import SecuritySettings
 from spark_kgroup.wire.security.tokens import Token
 
@@ -121,7 +121,7 @@ def sasl(request: Any, *, mechanisms: tuple[str, ...] = ()) -> Any:
     "refusal", [sasl, lambda request: sasl(request, mechanisms=(FORGED,))], ids=["login", "mechanisms"]
 )
 def test_the_reason_of_a_refused_login_is_a_part_of_our_error(refusal: Callable[[Any], Any]) -> None:
-    security = security_of(SecuritySettings(protocol="SASL_PLAINTEXT", mechanism="PLAIN", username="u", password="p"))
+    security = load_security(SecuritySettings(protocol="SASL_PLAINTEXT", mechanism="PLAIN", username="u", password="p"))
 
     @on_a_loop
     async def scenario() -> None:

@@ -19,7 +19,7 @@ from spark_kgroup.wire import names
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.race import first_success
-from spark_kgroup.wire.security.secured import security_of
+from spark_kgroup.wire.security.secured import load_security
 from spark_kgroup.wire.security.settings import SecuritySettings
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
@@ -70,7 +70,7 @@ async def test_a_name_with_no_address_that_accepts_says_what_the_first_one_did(m
 async def test_a_whole_name_with_its_dot_is_the_one_in_the_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
     ca, server = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     ca.issue_cert("kafka.test").configure_cert(server)
-    security = security_of(SecuritySettings(protocol="SSL", ca_pem=ca.cert_pem.bytes().decode()))
+    security = load_security(SecuritySettings(protocol="SSL", ca_pem=ca.cert_pem.bytes().decode()))
     with resolving(monkeypatch, {"kafka.test.": ["127.0.0.1"]}):
         async with FakeBroker(tls=server) as broker:
             address = Address("kafka.test.", broker.address.port)
@@ -114,7 +114,7 @@ async def test_names_that_hang_hold_up_no_name_that_resolves(monkeypatch: pytest
     async with FakeBroker() as broker:
         port = broker.address.port
         with resolving(monkeypatch, {**hanging, "kafka.test": ["127.0.0.1"]}) as resolver:
-            waiting = [asyncio.create_task(names.addresses_of(name, port)) for name in hanging]
+            waiting = [asyncio.create_task(names.resolve_addresses(name, port)) for name in hanging]
             await until(lambda: resolver.asked.keys() == hanging.keys())
             async with await Connection.open(Address("kafka.test", port), client_id="c"):
                 assert not any(task.done() for task in waiting)
@@ -144,7 +144,7 @@ async def test_an_answer_is_not_kept_for_later(monkeypatch: pytest.MonkeyPatch) 
     """A broker that comes back under another address is found."""
     with resolving(monkeypatch, {"kafka.test": ["127.0.0.1"]}) as resolver:
         for _ in range(2):
-            assert await names.addresses_of("kafka.test", 1) == [(socket.AF_INET, ("127.0.0.1", 1))]
+            assert await names.resolve_addresses("kafka.test", 1) == [(socket.AF_INET, ("127.0.0.1", 1))]
         assert resolver.asked["kafka.test"] == 2
 
 
@@ -153,16 +153,16 @@ async def test_look_ups_at_one_time_have_a_bound(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(names, "LOOK_UPS_MAX", 2)
     hanging = {f"slow-{n}.test": threading.Event() for n in range(2)}
     with resolving(monkeypatch, {**hanging, "kafka.test": ["127.0.0.1"]}) as resolver:
-        waiting = [asyncio.create_task(names.addresses_of(name, 1)) for name in hanging]
+        waiting = [asyncio.create_task(names.resolve_addresses(name, 1)) for name in hanging]
         await until(lambda: resolver.asked.keys() == hanging.keys())
         with pytest.raises(OSError, match="2 names are being looked up already: check this machine's DNS"):
-            await names.addresses_of("kafka.test", 1)
+            await names.resolve_addresses("kafka.test", 1)
         for event in hanging.values():
             event.set()
         await asyncio.wait(waiting)
         assert {type(task.exception()) for task in waiting} == {socket.gaierror}
         await until(lambda: not names._looking_up)
-        assert await names.addresses_of("kafka.test", 1)
+        assert await names.resolve_addresses("kafka.test", 1)
 
 
 # ---------------------------------------------------------------------------------- names that cannot be a host

@@ -18,7 +18,7 @@ from spark_kgroup.errors import AuthenticationFailed, WireError
 from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.security import secured
 from spark_kgroup.wire.security.files import CredentialFiles
-from spark_kgroup.wire.security.secured import security_of
+from spark_kgroup.wire.security.secured import load_security
 from spark_kgroup.wire.security.settings import Security, SecuritySettings
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
@@ -92,7 +92,7 @@ async def test_a_new_connection_trusts_the_ca_that_is_on_disk_by_then(
 ) -> None:
     """librdkafka 2868: brokers restart with certificates of the CA that the client's file has had for long."""
     files.trust(ca)
-    security = security_of(files.settings())
+    security = load_security(files.settings())
     server = server_of(ca)
     async with FakeBroker(tls=server) as broker:
         await connect(broker, security)
@@ -107,7 +107,7 @@ async def test_a_new_connection_shows_the_certificate_that_is_on_disk_by_then(
 ) -> None:
     files.trust(ca)
     files.identify(ca.issue_cert("client@example.org"))
-    security = security_of(files.settings(with_certificate=True))
+    security = load_security(files.settings(with_certificate=True))
     server = server_of(ca)
     server.verify_mode = ssl.CERT_REQUIRED
     ca.configure_trust(server)
@@ -128,7 +128,7 @@ async def test_a_certificate_without_its_key_yet_leaves_the_earlier_pair_in_use(
     renewed = ca.issue_cert("client@example.org")
     files.trust(ca)
     files.identify(ca.issue_cert("client@example.org"))
-    security = security_of(files.settings(with_certificate=True))
+    security = load_security(files.settings(with_certificate=True))
     server = server_of(ca)
     server.verify_mode = ssl.CERT_REQUIRED
     ca.configure_trust(server)
@@ -157,9 +157,9 @@ async def test_a_certificate_without_its_key_yet_leaves_the_earlier_pair_in_use(
 @on_a_loop
 async def test_files_that_stay_as_they_are_are_read_once(files: Files, ca: trustme.CA) -> None:
     files.trust(ca)
-    security = security_of(files.settings())
+    security = load_security(files.settings())
     assert await security.ssl_context() is await security.ssl_context()
-    by_text = security_of(SecuritySettings(protocol="SSL", ca_pem=files.ca.read_text()))
+    by_text = load_security(SecuritySettings(protocol="SSL", ca_pem=files.ca.read_text()))
     assert await by_text.ssl_context() is await by_text.ssl_context()
 
 
@@ -170,7 +170,7 @@ async def test_the_system_s_cas_are_looked_at_too(
     """An image or its administrator updates them (update-ca-certificates)."""
     files.trust(ca)
     monkeypatch.setenv("SSL_CERT_FILE", str(files.ca))
-    security = security_of(SecuritySettings(protocol="SSL"))
+    security = load_security(SecuritySettings(protocol="SSL"))
     async with FakeBroker(tls=server_of(next_ca)) as broker:
         assert not (await refusal_of(broker, security)).retriable
         files.trust(next_ca)
@@ -204,7 +204,7 @@ async def test_a_refusal_at_first_contact_is_final_unless_files_have_changed_mea
     files: Files, ca: trustme.CA, next_ca: trustme.CA
 ) -> None:
     files.trust(ca)
-    security = security_of(files.settings())
+    security = load_security(files.settings())
     async with FakeBroker(tls=server_of(next_ca)) as broker:
         refusal = await refusal_of(broker, security)
         assert not refusal.retriable
@@ -224,7 +224,7 @@ async def test_a_broker_that_was_accepted_may_be_refused_for_a_while_and_the_err
     """The broker's new certificate may be there before the CA that issued it."""
     files.trust(ca)
     os.utime(files.ca, (0, 0))
-    security = security_of(files.settings())
+    security = load_security(files.settings())
     server = server_of(ca)
     async with FakeBroker(tls=server) as broker:
         await connect(broker, security)
@@ -254,7 +254,7 @@ def test_each_broker_has_its_own_time_and_a_later_refusal_begins_anew(
     now_s = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
     files.trust(ca)
-    security = security_of(files.settings())
+    security = load_security(files.settings())
 
     def is_final(address: str, at_s: float) -> bool:
         now_s[0] = at_s

@@ -24,7 +24,7 @@ from spark_kgroup.wire import connection as connection_module
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.security import secured
-from spark_kgroup.wire.security.secured import security_of
+from spark_kgroup.wire.security.secured import load_security
 from spark_kgroup.wire.security.settings import Mechanism, Security, SecuritySettings
 from spark_kgroup.wire.security.tokens import Token
 
@@ -36,7 +36,7 @@ FOREVER_S = 4e9
 
 def login(mechanism: Mechanism = "PLAIN", **more: Any) -> Security:
     who: dict[str, Any] = {} if mechanism == "OAUTHBEARER" else {"username": "us,e=r", "password": SECRET}
-    return security_of(SecuritySettings(protocol="SASL_PLAINTEXT", mechanism=mechanism, **who, **more))
+    return load_security(SecuritySettings(protocol="SASL_PLAINTEXT", mechanism=mechanism, **who, **more))
 
 
 def handshake(error: int = 0, mechanisms: tuple[str, ...] = ("PLAIN",)) -> Any:
@@ -337,7 +337,7 @@ async def test_a_login_refused_after_a_success_is_retried_for_a_while(monkeypatc
 
 def test_characters_that_scram_forbids_are_an_option_error() -> None:
     with pytest.raises(OptionError, match=r"characters that SCRAM-SHA-256 does not allow"):
-        security_of(
+        load_security(
             SecuritySettings(protocol="SASL_SSL", mechanism="SCRAM-SHA-256", username="u", password="bell \x07")
         )
 

@@ -22,7 +22,7 @@ from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.security import from_properties
 from spark_kgroup.wire.security.from_properties import security_settings
 from spark_kgroup.wire.security.oauth import ClientCredentials
-from spark_kgroup.wire.security.secured import security_of
+from spark_kgroup.wire.security.secured import load_security
 from spark_kgroup.wire.security.settings import Plaintext, SecuritySettings
 from spark_kgroup.wire.security.tls import tls_failure
 from spark_kgroup.wire.security.tokens import Token
@@ -43,7 +43,7 @@ def client(ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Identity
 
 
 def tls(**more: Any) -> ssl.SSLContext:
-    context = asyncio.run(security_of(SecuritySettings(protocol="SSL", **more)).ssl_context())
+    context = asyncio.run(load_security(SecuritySettings(protocol="SSL", **more)).ssl_context())
     assert context is not None
     return context
 
@@ -61,7 +61,7 @@ def test_no_secret_is_shown() -> None:
 
 
 def test_plaintext_needs_nothing() -> None:
-    assert isinstance(security_of(SecuritySettings()), Plaintext)
+    assert isinstance(load_security(SecuritySettings()), Plaintext)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_contradictory_or_incomplete_settings_are_refused_with_the_option_and_th
     chosen: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(OptionError, match=message) as error:
-        security_of(SecuritySettings(**chosen))
+        load_security(SecuritySettings(**chosen))
     assert SECRET not in str(error.value)
 
 
@@ -256,7 +256,7 @@ def test_the_host_name_is_checked_unless_it_is_turned_off_as_clients_do(text: st
 )
 def test_settings_of_a_program_are_held_to_the_same(chosen: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message.replace(".", r"\.")) as error:
-        security_of(SecuritySettings(**chosen))
+        load_security(SecuritySettings(**chosen))
     assert SECRET not in str(error.value)
 
 
@@ -301,7 +301,7 @@ def code_of(response: messages.Response) -> int:
 async def test_requests_and_answers_go_through_tls(ca: trustme.CA) -> None:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     ca.issue_cert("127.0.0.1").configure_cert(server)
-    security = security_of(SecuritySettings(protocol="SSL", ca_pem=ca.cert_pem.bytes().decode()))
+    security = load_security(SecuritySettings(protocol="SSL", ca_pem=ca.cert_pem.bytes().decode()))
     large = "x" * 1_000_000
 
     def answer(request: Any) -> Any:
@@ -313,7 +313,7 @@ async def test_requests_and_answers_go_through_tls(ca: trustme.CA) -> None:
         async with await Connection.open(broker.address, client_id="t", security=security) as connection:
             answers = await asyncio.gather(*(connection.call(beat) for _ in range(5)))
             assert {code_of(answer) for answer in answers} == {27}
-        other = security_of(SecuritySettings(protocol="SSL"))
+        other = load_security(SecuritySettings(protocol="SSL"))
         with pytest.raises(AuthenticationFailed, match=r"set `ssl\.ca\.location`"):
             await Connection.open(broker.address, client_id="t", security=other)
     await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})  # the server's half of that handshake
@@ -330,7 +330,7 @@ async def test_a_listener_that_never_answers_our_hello_is_given_up_in_time() -> 
 
     async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
         address = Address(*server.sockets[0].getsockname())
-        security = security_of(SecuritySettings(protocol="SSL"))
+        security = load_security(SecuritySettings(protocol="SSL"))
         with pytest.raises(ConnectionFailed, match="did not finish a TLS handshake within 100 ms"):
             await Connection.open(address, client_id="t", security=security, connect_timeout_ms=100)
         done.set()

@@ -12,8 +12,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 
+from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
-from pyspark_kgroup.driver.boundary.crossing import Crossing
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
 from spark_kgroup.errors import GroupUnsettled
 from spark_kgroup.model import TopicPartition
@@ -33,21 +33,21 @@ class Acknowledgement:
         self._clock = context.clock
         self._missing_since_ms: dict[TopicPartition, int] = {}
 
-    def wait_for_commits(self, crossing: Crossing) -> None:
+    def wait_for_commits(self, boundary: BoundaryState) -> None:
         """Under AvailableNow commit again until all is acknowledged. Else let partitions wait for the next trigger.
 
         Raises:
             GroupUnsettled: a commit was not acknowledged in time.
         """
         deadline_ms = self._clock() + SETTLE_TIMEOUT_MS
-        while crossing.logs.bounded and (unacknowledged := self._unacknowledged(crossing.view)):
+        while boundary.logs.bounded and (unacknowledged := self._unacknowledged(boundary.view)):
             if self._clock() > deadline_ms:
-                crossing.skip_trigger(self.missing("what was read of", unacknowledged))
-            crossing.view = self._group.wait_until(changed_from(crossing.view), HANDOVER_WAIT_MS)
-            self._commits.commit_durable(crossing)
-            self._ledger.drop_lost(crossing.view)
+                boundary.skip_trigger(self.missing("what was read of", unacknowledged))
+            boundary.view = self._group.wait_until(changed_from(boundary.view), HANDOVER_WAIT_MS)
+            self._commits.commit_durable(boundary)
+            self._ledger.drop_lost(boundary.view)
 
-        if unacknowledged := self._unacknowledged(crossing.view):
+        if unacknowledged := self._unacknowledged(boundary.view):
             self.fail_if_missing_for_long("what was read of", unacknowledged, "These partitions wait for it.")
         else:
             self._missing_since_ms = {}

@@ -14,16 +14,16 @@ from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from pyspark_kgroup.driver.boundary.acknowledgement import Acknowledgement, changed_from
+from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
-from pyspark_kgroup.driver.boundary.crossing import Crossing
 from pyspark_kgroup.driver.boundary.former_seats import FormerSeats
 from pyspark_kgroup.driver.boundary.hand_over import HandOver
 from pyspark_kgroup.driver.boundary.ignored_commits import IgnoredCommitWarnings
-from pyspark_kgroup.driver.boundary.ledger import Holding, holders_of
+from pyspark_kgroup.driver.boundary.ledger import Holding, find_holders
 from pyspark_kgroup.driver.boundary.stop_offsets import StopOffsets
 from pyspark_kgroup.driver.timestamps import check_without_record
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, LEADER_PATIENCE_MS, SETTLE_TIMEOUT_MS
-from pyspark_kgroup.offsets.adoption import Committed, Start, adopted_start, period_of
+from pyspark_kgroup.offsets.adoption import Committed, Start, adopted_start, make_period
 from pyspark_kgroup.offsets.data_loss import out_of_log
 from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
 from pyspark_kgroup.options.offset_bound import LATEST, OffsetBoundValue
@@ -70,61 +70,61 @@ class Adoption:
         self._start_offsets = StartOffsets(context, stops)
         self._ignored_commits = IgnoredCommitWarnings(context.options, context.us)
 
-    def adopt_what_arrived(self, crossing: Crossing) -> bool:
+    def adopt_what_arrived(self, boundary: BoundaryState) -> bool:
         """Adopt partitions that arrived, and return whether there may be a batch.
 
         There is no batch while the group has not acknowledged where a partition starts: until the partition is adopted,
         the rules may give it another start at the next trigger.
         """
         deadline_ms = self._clock() + SETTLE_TIMEOUT_MS
-        while unacknowledged := self._adopt(crossing):
+        while unacknowledged := self._adopt(boundary):
             what = "where to start with"
-            if not crossing.logs.bounded:
+            if not boundary.logs.bounded:
                 self._acknowledgement.fail_if_missing_for_long(what, unacknowledged, "There is no batch before that.")
                 return False
             if self._clock() > deadline_ms:
-                crossing.skip_trigger(self._acknowledgement.missing(what, unacknowledged))
-            crossing.view = self._group.wait_until(changed_from(crossing.view), HANDOVER_WAIT_MS)
-            self._hand_over.commit_and_give_up(crossing)
+                boundary.skip_trigger(self._acknowledgement.missing(what, unacknowledged))
+            boundary.view = self._group.wait_until(changed_from(boundary.view), HANDOVER_WAIT_MS)
+            self._hand_over.commit_and_give_up(boundary)
         return True
 
-    def _adopt(self, crossing: Crossing) -> frozenset[TopicPartition]:
+    def _adopt(self, boundary: BoundaryState) -> frozenset[TopicPartition]:
         """Adopt partitions that arrived, except those whose start the group did not acknowledge, which are returned.
 
         No batch may rely on such a start: 1. `startingOffsets` says 0, and the committed offset is 80, where another
         member left it. 2. A first batch 0..30 is planned. 3. The driver dies. 4. On return the further of 30 and 80
         counts, so 30..80 would be skipped.
         """
-        held = self._arrived(crossing)
+        held = self._arrived(boundary)
         if not held:
             return frozenset()
-        heard = crossing.logs.heard(held).keys()
-        explicit = self._explicit_start_counts(crossing, held.keys(), heard)
-        arrived = {tp: seat for tp, seat in held.items() if tp in heard or tp not in crossing.start.unstarted}
+        heard = boundary.logs.heard(held).keys()
+        explicit = self._explicit_start_counts(boundary, held.keys(), heard)
+        arrived = {tp: seat for tp, seat in held.items() if tp in heard or tp not in boundary.start.unstarted}
         # Partitions that got no answer before get no second patience: all other partitions wait meanwhile.
-        patience_ms = 0 if arrived.keys() <= crossing.logs.out_of_reach.partitions else LEADER_PATIENCE_MS
+        patience_ms = 0 if arrived.keys() <= boundary.logs.out_of_reach.partitions else LEADER_PATIENCE_MS
         answers = self._commits.committed(arrived, patience_ms)
-        committed = crossing.logs.answered(answers)
+        committed = boundary.logs.answered(answers)
         arrived = {tp: seat for tp, seat in arrived.items() if tp not in answers.unanswered}
-        starts = self._starts(crossing, arrived, committed, explicit)
-        offsets = self._start_offsets.of(crossing, starts, heard)
+        starts = self._starts(boundary, arrived, committed, explicit)
+        offsets = self._start_offsets.of(boundary, starts, heard)
         arrived = {tp: arrived[tp] for tp in offsets}
         starts = {tp: starts[tp] for tp in offsets}
         committed = {tp: found for tp, found in committed.items() if tp in offsets}
         self._warn_of_starts_at_the_end([tp for tp, s in starts.items() if s.offset is OffsetSpec.STARTING])
         self._ledger.unstarted = frozenset(explicit & (held.keys() - arrived.keys()))
-        self._ignored_commits.warn(crossing, starts, {tp: at.offset for tp, at in offsets.items()}, committed)
-        return self._record(crossing, arrived, starts, offsets, committed)
+        self._ignored_commits.warn(boundary, starts, {tp: at.offset for tp, at in offsets.items()}, committed)
+        return self._record(boundary, arrived, starts, offsets, committed)
 
-    def _arrived(self, crossing: Crossing) -> dict[TopicPartition, SeatView]:
+    def _arrived(self, boundary: BoundaryState) -> dict[TopicPartition, SeatView]:
         """Partitions that our seats hold, may keep and have not adopted, with those whose log lost our position."""
-        topics = crossing.topics
+        topics = boundary.topics
         positions = {tp: self._ledger.position(tp) for tp in self._ledger.holdings}
-        lacking = crossing.logs.lacking(self._stops.unread(topics, positions))
+        lacking = boundary.logs.lacking(self._stops.unread(topics, positions))
         self._ledger.forget(lacking)  # to be adopted anew, where the log goes on
         return {
             tp: seat
-            for tp, seat in holders_of(crossing.view).items()
+            for tp, seat in find_holders(boundary.view).items()
             if tp not in self._ledger.holdings
             and tp not in seat.to_give_up
             and tp.topic in topics
@@ -133,16 +133,16 @@ class Adoption:
 
     def _starts(
         self,
-        crossing: Crossing,
+        boundary: BoundaryState,
         arrived: Mapping[TopicPartition, SeatView],
         committed: Mapping[TopicPartition, Committed],
         explicit: Set[TopicPartition],
     ) -> dict[TopicPartition, Start]:
-        topics = crossing.topics
+        topics = boundary.topics
         return {
             tp: adopted_start(
                 tp,
-                checkpoint=crossing.start,
+                checkpoint=boundary.start,
                 topic=topics[tp.topic],
                 committed=committed.get(tp),
                 explicit=tp in explicit,
@@ -152,7 +152,7 @@ class Adoption:
         }
 
     def _explicit_start_counts(
-        self, crossing: Crossing, held: Set[TopicPartition], heard: Set[TopicPartition]
+        self, boundary: BoundaryState, held: Set[TopicPartition], heard: Set[TopicPartition]
     ) -> Set[TopicPartition]:
         """Those of `held` for which an explicit `startingOffsets` wins over committed offsets.
 
@@ -160,18 +160,18 @@ class Adoption:
         `held`. A partition that could not be adopted then, since no leader answered, still starts by the option when it
         is `heard` of.
         """
-        starting, fresh = self._options.starting_offsets, crossing.start.fresh
-        concerned = held if fresh else heard & crossing.start.unstarted
-        if starting.committed or not concerned or self._others_count(crossing):
+        starting, fresh = self._options.starting_offsets, boundary.start.fresh
+        concerned = held if fresh else heard & boundary.start.unstarted
+        if starting.committed or not concerned or self._others_count(boundary):
             return frozenset()
         if fresh:
-            first = [topic for name, topic in crossing.topics.items() if not self._ledger.is_later(name)]
+            first = [topic for name, topic in boundary.topics.items() if not self._ledger.is_later(name)]
             starting.check(tp for topic in first for tp in topic.partitions)
         return concerned
 
-    def _others_count(self, crossing: Crossing) -> bool:
+    def _others_count(self, boundary: BoundaryState) -> bool:
         """Whether other applications work in the group, so that committed offsets count."""
-        members = self._former_seats.other_members(self._group.describe(), crossing.view)
+        members = self._former_seats.other_members(self._group.describe(), boundary.view)
         others = sorted(m.instance_id or m.member_id for m in members if not self._former_seats.is_one(m))
         if others:
             log.warning(
@@ -198,7 +198,7 @@ class Adoption:
 
     def _record(
         self,
-        crossing: Crossing,
+        boundary: BoundaryState,
         arrived: Mapping[TopicPartition, SeatView],
         starts: Mapping[TopicPartition, Start],
         offsets: Mapping[TopicPartition, StartOffset],
@@ -210,19 +210,19 @@ class Adoption:
         commit_first = {tp for tp, start in starts.items() if start.commit_first or offsets[tp].truncated}
         for tp, seat in arrived.items():
             known = committed[tp].offset if tp in committed and tp not in commit_first else None
-            self._ledger.adopt(tp, self._holding(crossing, tp, seat, offsets[tp].offset, known))
+            self._ledger.adopt(tp, self._holding(boundary, tp, seat, offsets[tp].offset, known))
         log.info("adopted %s", {str(tp): offsets[tp].offset for tp in sorted(arrived)})
         return self._commit_starts({tp: arrived[tp] for tp in commit_first}, offsets)
 
     def _holding(
-        self, crossing: Crossing, tp: TopicPartition, seat: SeatView, offset: int, known: int | None
+        self, boundary: BoundaryState, tp: TopicPartition, seat: SeatView, offset: int, known: int | None
     ) -> Holding:
         owned_since = seat.owned_since[tp]
-        period = period_of(
+        period = make_period(
             tp,
             offset,
-            checkpoint=crossing.start,
-            topic=crossing.topics[tp.topic],
+            checkpoint=boundary.start,
+            topic=boundary.topics[tp.topic],
             seat=seat.instance_id,
             owned_since=owned_since,
         )
@@ -250,23 +250,23 @@ class StartOffsets:
         self._stops = stops
 
     def of(
-        self, crossing: Crossing, starts: Mapping[TopicPartition, Start], heard: Set[TopicPartition]
+        self, boundary: BoundaryState, starts: Mapping[TopicPartition, Start], heard: Set[TopicPartition]
     ) -> Mapping[TopicPartition, StartOffset]:
         """The offset at which each partition starts.
 
         A partition whose start only its leader knows is left out until a leader answers.
 
         Args:
-            crossing: the boundary.
+            boundary: its state.
             starts: where partitions start, by the rules.
             heard: partitions whose leaders answer.
         """
-        wanted = self._resolve(crossing, {tp: start.offset for tp, start in starts.items()}, heard)
-        offsets = self._within_logs(crossing, starts, wanted, heard)
+        wanted = self._resolve(boundary, {tp: start.offset for tp, start in starts.items()}, heard)
+        offsets = self._within_logs(boundary, starts, wanted, heard)
         return {tp: StartOffset(offset, truncated=offset < wanted[tp]) for tp, offset in offsets.items()}
 
     def _resolve(
-        self, crossing: Crossing, offsets: Mapping[TopicPartition, int | OffsetSpec], heard: Set[TopicPartition]
+        self, boundary: BoundaryState, offsets: Mapping[TopicPartition, int | OffsetSpec], heard: Set[TopicPartition]
     ) -> dict[TopicPartition, int]:
         """Look up starts that are not offsets yet.
 
@@ -279,10 +279,10 @@ class StartOffsets:
         timestamps = {tp: spec for tp, spec in specs.items() if isinstance(spec, AtTimestamp)}
         found = {tp: spec for tp, spec in specs.items() if isinstance(spec, int)}
         beyond = self._check_option(
-            crossing, {tp: at for tp, at in found.items() if offsets[tp] is OffsetSpec.STARTING}
+            boundary, {tp: at for tp, at in found.items() if offsets[tp] is OffsetSpec.STARTING}
         )
         found = {tp: at for tp, at in found.items() if tp not in beyond}
-        answered, read_committed = crossing.logs.answered, self._options.read_committed
+        answered, read_committed = boundary.logs.answered, self._options.read_committed
         found |= answered(self._group.logs.starts(earliest, LEADER_PATIENCE_MS))
         at = {tp: timestamp.ms for tp, timestamp in timestamps.items()}
         records = self._group.logs.at(at, LEADER_PATIENCE_MS, read_committed=read_committed)
@@ -295,10 +295,12 @@ class StartOffsets:
     def _by_option(self, partition: TopicPartition, offset: int | OffsetSpec) -> OffsetBoundValue:
         return self._options.starting_offsets.offset_of(partition) if offset is OffsetSpec.STARTING else offset
 
-    def _check_option(self, crossing: Crossing, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
+    def _check_option(
+        self, boundary: BoundaryState, offsets: Mapping[TopicPartition, int]
+    ) -> frozenset[TopicPartition]:
         """Check that logs reach as far as the option says, and return partitions whose leaders do not answer."""
         asked = self._group.logs.ends(offsets, LEADER_PATIENCE_MS, read_committed=False)
-        ends = crossing.logs.answered(asked)
+        ends = boundary.logs.answered(asked)
         beyond = [f"{tp}: {offsets[tp]} (ends at {ends[tp]})" for tp in sorted(ends) if offsets[tp] > ends[tp]]
         if beyond:
             raise OptionError(
@@ -309,7 +311,7 @@ class StartOffsets:
 
     def _within_logs(
         self,
-        crossing: Crossing,
+        boundary: BoundaryState,
         starts: Mapping[TopicPartition, Start],
         offsets: Mapping[TopicPartition, int],
         heard: Set[TopicPartition],
@@ -319,11 +321,11 @@ class StartOffsets:
         If no leader answers for a partition, its offset is checked when one does, as that of every adopted partition is
         (`TopicLogs.lacking`).
         """
-        unread = self._stops.unread(crossing.topics, offsets).keys() & heard
+        unread = self._stops.unread(boundary.topics, offsets).keys() & heard
         given = [tp for tp in unread if self._by_option(tp, starts[tp].offset) is not OffsetSpec.EARLIEST]
-        log_ranges = crossing.logs.now({tp: offsets[tp] for tp in given})
+        log_ranges = boundary.logs.now({tp: offsets[tp] for tp in given})
         nearest = {tp: log_range.nearest(offsets[tp]) for tp, log_range in log_ranges.items()}
-        crossing.logs.lose(
+        boundary.logs.lose(
             [out_of_log(tp, offsets[tp], None, log_ranges[tp]) for tp in sorted(nearest) if nearest[tp] != offsets[tp]]
         )
         return {**offsets, **nearest}

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
-from pyspark_kgroup.driver.boundary.crossing import Crossing
 from pyspark_kgroup.driver.boundary.stop_offsets import StopOffsets
 from pyspark_kgroup.offsets.plan import NO_LIMIT, Limit, apply_limit, apply_limit_in_bytes, in_turn
 from spark_kgroup.model import TopicPartition
@@ -40,24 +40,24 @@ class BatchEnd:
         self._last_in_turn: TopicPartition | None = None
         self._last_batch_ms: int | None = None
 
-    def positions(self, crossing: Crossing, limit: Limit, *, at_once: bool) -> dict[TopicPartition, int]:
+    def positions(self, boundary: BoundaryState, limit: Limit, *, at_once: bool) -> dict[TopicPartition, int]:
         """The position of each adopted partition after the next batch.
 
         Args:
-            crossing: the boundary.
+            boundary: its state.
             limit: of the batch.
             at_once: the batch takes new offsets however few they are.
         """
-        ends = crossing.logs.ends(self._ledger.holdings.keys())
+        ends = boundary.logs.ends(self._ledger.holdings.keys())
         unacknowledged = self._ledger.unacknowledged()
         unread = {}
         for tp in self._ledger.holdings:
             position = self._ledger.position(tp)
             end = position if tp in unacknowledged else max(position, ends.get(tp, position))
             unread[tp] = (position, end)
-        available = self._stops.within(crossing, unread, ends.keys())
-        last = self._stops.are_at_hand(crossing.topics, available)
-        self.waits = not (at_once or last or crossing.logs.bounded) and self._are_too_few(available)
+        available = self._stops.within(boundary, unread, ends.keys())
+        last = self._stops.are_at_hand(boundary.topics, available)
+        self.waits = not (at_once or last or boundary.logs.bounded) and self._are_too_few(available)
         if self.waits:
             return {tp: position for tp, (position, _) in available.items()}
         within = apply_limit(available, limit.offsets, self._last_in_turn)

@@ -16,14 +16,14 @@ from dataclasses import replace
 from pyspark_kgroup.driver.boundary.acknowledgement import Acknowledgement
 from pyspark_kgroup.driver.boundary.adopt import Adoption
 from pyspark_kgroup.driver.boundary.batch_end import BatchEnd
-from pyspark_kgroup.driver.boundary.commits import Commits
+from pyspark_kgroup.driver.boundary.boundary_commits import BoundaryCommits
+from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
-from pyspark_kgroup.driver.boundary.crossing import Crossing
 from pyspark_kgroup.driver.boundary.former_seats import FormerSeats
 from pyspark_kgroup.driver.boundary.group_port import GroupPort
 from pyspark_kgroup.driver.boundary.hand_over import HandOver
 from pyspark_kgroup.driver.boundary.idle_check import IdleCheck
-from pyspark_kgroup.driver.boundary.ledger import Ledger, holders_of
+from pyspark_kgroup.driver.boundary.ledger import Ledger, find_holders
 from pyspark_kgroup.driver.boundary.orphans import Orphans
 from pyspark_kgroup.driver.boundary.scale_down import ScaleDown
 from pyspark_kgroup.driver.boundary.settling import Settling
@@ -73,7 +73,7 @@ class Boundary:
         self._group = group
         self._options = options
         self._ledger = ledger = Ledger(options.subscription)
-        self._commits = commits = Commits(group, options, ledger, us)
+        self._commits = commits = BoundaryCommits(group, options, ledger, us)
         context = BoundaryContext(group=group, options=options, ledger=ledger, commits=commits, us=us, clock=clock)
         self._hand_over = hand_over = HandOver(context)
         former_seats = FormerSeats(context, earlier_seats)
@@ -107,9 +107,9 @@ class Boundary:
             KgroupError: a failure that the next boundary will meet as well.
         """
         self._ledger.begin_boundary(end)
-        crossing = Crossing(start=end, logs=self.logs, view=self._group.view())
-        self._see_topics(crossing)  # BEFORE a commit, as in `_cross`
-        self._commits.commit_durable(crossing)
+        boundary = BoundaryState(start=end, logs=self.logs, view=self._group.view())
+        self._see_topics(boundary)  # BEFORE a commit, as in `_cross`
+        self._commits.commit_durable(boundary)
 
     def advance(self, start: Checkpoint, limit: Limit = NO_LIMIT, *, at_once: bool = False) -> Checkpoint:
         """The next offset after `start`, which is durable: Spark has it in its commit log.
@@ -144,43 +144,43 @@ class Boundary:
 
     def _cross(self, start: Checkpoint, limit: Limit, *, at_once: bool) -> Checkpoint:
         self._ledger.begin_boundary(start.continued_by(self._options.group_id, self._us.app))
-        crossing = Crossing(start=start, logs=self.logs, view=self._group.view())
-        if not self._scale_down.leaving and self._idle_check.goes_on(crossing):
+        boundary = BoundaryState(start=start, logs=self.logs, view=self._group.view())
+        if not self._scale_down.leaving and self._idle_check.goes_on(boundary):
             return start
         # 1. See which topics there are, BEFORE a commit: a deleted topic's position must not go to its successor.
-        self._see_topics(crossing)
+        self._see_topics(boundary)
         self.logs.begin_listing(self._ledger.holdings.keys())  # for step 8, while the commits of step 2 are made
         # 2. Commit durable positions, and give up the partitions that the group asks for by now.
-        crossing.view = self._group.view()
-        self._hand_over.commit_and_give_up(crossing)
-        self._scale_down.make_leave(crossing)
+        boundary.view = self._group.view()
+        self._hand_over.commit_and_give_up(boundary)
+        self._scale_down.make_leave(boundary)
         # 3. Before the first batch of this process, and under AvailableNow: wait until the group is at rest.
-        if not self._settling.settle(crossing):
+        if not self._settling.wait_for_stable_group(boundary):
             return start
         # 4. After a static rejoin: find owners for partitions that have none.
-        self._orphans.find_owners(crossing)
+        self._orphans.find_owners(boundary)
         # 5. Adopt partitions that arrived. See topics again first: the leader may have assigned newer ones than step 1.
-        self._see_topics(crossing, {tp for seat in crossing.view.seats for tp in seat.owned_since})
-        self.stops.begin_boundary(crossing)  # BEFORE a start is committed
-        if not self._adoption.adopt_what_arrived(crossing):
+        self._see_topics(boundary, {tp for seat in boundary.view.seats for tp in seat.owned_since})
+        self.stops.begin_boundary(boundary)  # BEFORE a start is committed
+        if not self._adoption.adopt_what_arrived(boundary):
             return start
         # 6. Commit once more, for partitions that go on from the position where an earlier period of theirs stopped.
-        self._commits.commit_durable(crossing)
+        self._commits.commit_durable(boundary)
         if self.logs.out_of_reach.partitions:
-            self.logs.out_of_reach.keep(holders_of(crossing.view))
-        self.members = {seat.instance_id: seat.identity.member_id for seat in crossing.view.seats}
-        self._ledger.drop_lost(crossing.view)
+            self.logs.out_of_reach.keep(find_holders(boundary.view))
+        self.members = {seat.instance_id: seat.identity.member_id for seat in boundary.view.seats}
+        self._ledger.drop_lost(boundary.view)
         # 7. Under AvailableNow wait for acknowledgements. At other times a partition without one adds no records.
-        self._acknowledgement.wait_for_commits(crossing)
+        self._acknowledgement.wait_for_commits(boundary)
         # 8. List end offsets, apply stops and limit.
-        positions = self._batch_end.positions(crossing, limit, at_once=at_once)
-        self._ledger.see_unadopted(crossing.view)
-        end = self._ledger.checkpoint(crossing.topics, positions)
+        positions = self._batch_end.positions(boundary, limit, at_once=at_once)
+        self._ledger.see_unadopted(boundary.view)
+        end = self._ledger.checkpoint(boundary.topics, positions)
         if self.stops.ended is not None:
             idle = end == start and not self.logs.bounded
-            self.stops.see_end(crossing.topics, positions, rests=self._rests(crossing), idle=idle)
-        if end == start and not self._is_something_left(crossing):
-            self._idle_check.begin(crossing, self._ledger.holdings.keys())
+            self.stops.see_end(boundary.topics, positions, rests=self._rests(boundary), idle=idle)
+        if end == start and not self._is_something_left(boundary):
+            self._idle_check.begin(boundary, self._ledger.holdings.keys())
         return end
 
     def _waits_for_leaders(self) -> bool:
@@ -189,29 +189,29 @@ class Boundary:
             return False
         return self.logs.waits_for_leaders({tp: self._ledger.position(tp) for tp in self._ledger.holdings})
 
-    def _see_topics(self, crossing: Crossing, held: Collection[TopicPartition] = ()) -> None:
+    def _see_topics(self, boundary: BoundaryState, held: Collection[TopicPartition] = ()) -> None:
         try:
-            self.logs.see_topics(crossing.start, held)
+            self.logs.see_topics(boundary.start, held)
         except KgroupError:
             self._ledger.drop_gone(self.logs.topics)
             # The query ends: commit for the topics that are still there while our seats are in the group.
-            crossing.view = self._group.view()
-            self._commits.commit_durable(crossing)
+            boundary.view = self._group.view()
+            self._commits.commit_durable(boundary)
             raise
         self._ledger.drop_gone(self.logs.topics)
 
-    def _is_something_left(self, crossing: Crossing) -> bool:
+    def _is_something_left(self, boundary: BoundaryState) -> bool:
         """Whether the next boundary has work to do, even if seats, topics and logs stay as they are."""
         return (
             self.logs.bounded
-            or not self._rests(crossing)
-            or self._orphans.is_something_left(crossing.view)
+            or not self._rests(boundary)
+            or self._orphans.is_something_left(boundary.view)
             or self._batch_end.waits
             or self.logs.contradicted
         )
 
-    def _rests(self, crossing: Crossing) -> bool:
+    def _rests(self, boundary: BoundaryState) -> bool:
         """Whether the group is at rest, our seats' partitions are all adopted, and their positions acknowledged."""
-        holds_all = self._ledger.holdings.keys() == holders_of(crossing.view).keys()
-        settled = self._settling.settled_once and crossing.view.settled
+        holds_all = self._ledger.holdings.keys() == find_holders(boundary.view).keys()
+        settled = self._settling.settled_once and boundary.view.settled
         return settled and holds_all and not self._ledger.unacknowledged()

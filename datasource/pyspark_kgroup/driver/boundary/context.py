@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pyspark_kgroup.driver.boundary.commits import Commits
+from pyspark_kgroup.driver.boundary.boundary_commits import BoundaryCommits
 from pyspark_kgroup.driver.boundary.group_port import GroupPort
 from pyspark_kgroup.driver.boundary.ledger import Ledger
 from pyspark_kgroup.options.parser import SourceOptions
@@ -31,6 +31,6 @@ class BoundaryContext:
     group: GroupPort
     options: SourceOptions
     ledger: Ledger
-    commits: Commits
+    commits: BoundaryCommits
     us: Author
     clock: Callable[[], int]

@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from pyspark_kgroup.driver.boundary.commits import SeatShare
+from pyspark_kgroup.driver.boundary.boundary_commits import SeatShare
+from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
-from pyspark_kgroup.driver.boundary.crossing import Crossing
 from spark_kgroup.model import NO_GENERATION, DescribedGroup, DescribedMember, ErrorCode, TopicPartition
 from spark_kgroup.runtime.views import GroupView, SeatView
 
@@ -34,7 +34,7 @@ class FormerSeats:
         """The last generation that had former seats in it. A seat that is still in it is not at rest."""
         self._may_not_leave: set[str] = set()
 
-    def make_leave(self, crossing: Crossing) -> bool:
+    def make_leave(self, boundary: BoundaryState) -> bool:
         """Make former seats leave, if there are any, and return whether the group is at rest without them.
 
         No process serves them: their partitions would wait for the session timeout, and so would every rebalance.
@@ -48,18 +48,18 @@ class FormerSeats:
         Seats that came back after the rebalance had begun have no generation to commit in. They claim the former seats'
         partitions (`runtime.previously_owned.claimable`), so that these are committed before they get another owner.
         """
-        view, group = crossing.view, self._group.describe()
+        view, group = boundary.view, self._group.describe()
         others = self.other_members(group, view)
         former = [member for member in others if self.is_one(member)]
         self._warn_of_namesakes([member for member in others if self._is_named_as_one(member) and member not in former])
         if not former:
             return self.group_rests(view)
         if group.tells_owners:
-            held = SeatShare(view.seats[0], frozenset(_held_by(former, group, crossing)))
-            if not view.settled or self._commits.commit_remembered(crossing, [held]):
+            held = SeatShare(view.seats[0], frozenset(_held_by(former, group, boundary)))
+            if not view.settled or self._commits.commit_remembered(boundary, [held]):
                 return False  # they leave when the group is settled and has their positions
         else:
-            self._commit_while_rebalancing(crossing, former)
+            self._commit_while_rebalancing(boundary, former)
         log.info("seats of an earlier run leave: %s", ", ".join(str(member.instance_id) for member in former))
         refused = self._group.remove_members(former, "the query was started again with fewer members")
         if view.settled and len(refused) < len(former):
@@ -67,18 +67,18 @@ class FormerSeats:
         self._may_not_leave |= refused.keys()
         if refused:
             errors = ", ".join(f"{name}: {ErrorCode.name_of(code)}" for name, code in sorted(refused.items()))
-            crossing.skip_trigger(
+            boundary.skip_trigger(
                 f"The coordinator does not let seats of an earlier run with more `members` leave ({errors}): they hold "
-                f"partitions until their session times out ({_session_timeout_of(group)})."
+                f"partitions until their session times out ({_session_timeout_setting(group)})."
             )
         return False
 
-    def _commit_while_rebalancing(self, crossing: Crossing, former: Collection[DescribedMember]) -> None:
+    def _commit_while_rebalancing(self, boundary: BoundaryState, former: Collection[DescribedMember]) -> None:
         """Commit the remembered positions of seats that leave, in a group that shows no assignment in a rebalance."""
-        seat = next((seat for seat in crossing.view.seats if seat.identity.generation != NO_GENERATION), None)
+        seat = next((seat for seat in boundary.view.seats if seat.identity.generation != NO_GENERATION), None)
         if seat is not None:
-            remembered = frozenset(_remembered_of(former, crossing))
-            self._commits.commit_remembered(crossing, [SeatShare(seat, remembered)])
+            remembered = frozenset(_remembered_partitions(former, boundary))
+            self._commits.commit_remembered(boundary, [SeatShare(seat, remembered)])
 
     def group_rests(self, view: GroupView) -> bool:
         """Whether all seats are settled, in a generation without the former seats that were made to leave."""
@@ -122,22 +122,24 @@ class FormerSeats:
         )
 
 
-def _session_timeout_of(group: DescribedGroup) -> str:
+def _session_timeout_setting(group: DescribedGroup) -> str:
     """The setting that says how long a member may be silent: under the consumer protocol it is the broker's."""
     if group.is_consumer_type:
         return "consumer.session.timeout.ms of the group, else group.consumer.session.timeout.ms of the brokers"
     return "kafka.session.timeout.ms"
 
 
-def _remembered_of(members: Collection[DescribedMember], crossing: Crossing) -> set[TopicPartition]:
+def _remembered_partitions(members: Collection[DescribedMember], boundary: BoundaryState) -> set[TopicPartition]:
     """The partitions that these seats owned, as the checkpoint remembers."""
     names = {member.instance_id for member in members}
-    return {tp for tp, owned in crossing.start.owned.items() if owned.period.seat in names}
+    return {tp for tp, owned in boundary.start.owned.items() if owned.period.seat in names}
 
 
-def _held_by(members: Collection[DescribedMember], group: DescribedGroup, crossing: Crossing) -> set[TopicPartition]:
+def _held_by(
+    members: Collection[DescribedMember], group: DescribedGroup, boundary: BoundaryState
+) -> set[TopicPartition]:
     """The partitions that these seats may hold. A group of type consumer hides those that it has asked back."""
     held = {tp for member in members for tp in member.assignment | member.claimed}
     if group.is_consumer_type:
-        held |= _remembered_of(members, crossing) - {tp for member in group.members for tp in member.assignment}
+        held |= _remembered_partitions(members, boundary) - {tp for member in group.members for tp in member.assignment}
     return held

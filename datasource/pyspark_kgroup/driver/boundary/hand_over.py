@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pyspark_kgroup.driver.boundary.commits import SeatShare
+from pyspark_kgroup.driver.boundary.boundary_commits import SeatShare
+from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
-from pyspark_kgroup.driver.boundary.crossing import Crossing
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS
 from spark_kgroup.model import MemberIdentity, TopicPartition
 from spark_kgroup.runtime.views import GroupView, SeatCommit
@@ -34,30 +34,30 @@ class HandOver:
         self._ledger = context.ledger
         self._commits = context.commits
 
-    def commit_and_give_up(self, crossing: Crossing) -> None:
+    def commit_and_give_up(self, boundary: BoundaryState) -> None:
         """Commit durable positions, then give up requested partitions, up to `_ROUNDS` times while the group asks."""
         for _ in range(_ROUNDS):
-            self._ledger.drop_lost(crossing.view)
-            self._commits.commit_durable(crossing)
-            if not asks(crossing.view) or not (given_up := self._give_up(crossing)):
+            self._ledger.drop_lost(boundary.view)
+            self._commits.commit_durable(boundary)
+            if not asks(boundary.view) or not (given_up := self._give_up(boundary)):
                 break
-            crossing.view = self._group.wait_until(_after(given_up), HANDOVER_WAIT_MS)
-        self._ledger.drop_lost(crossing.view)
+            boundary.view = self._group.wait_until(_after(given_up), HANDOVER_WAIT_MS)
+        self._ledger.drop_lost(boundary.view)
 
-    def _give_up(self, crossing: Crossing) -> Ownership:
+    def _give_up(self, boundary: BoundaryState) -> Ownership:
         """Give up each requested partition whose position the group has, or that another application took over.
 
         Returns:
             The partitions that were given up, each with the identity under which its ownership began.
         """
-        adopted = [SeatCommit(seat=s, positions=self._ledger.to_hand_over(s)) for s in crossing.view.seats]
+        adopted = [SeatCommit(seat=s, positions=self._ledger.to_hand_over(s)) for s in boundary.view.seats]
         self._commits.commit([self._without_what_is_known(each) for each in adopted])
         holdings, taken = self._ledger.holdings.keys(), self._ledger.taken_over
         unadopted = self._unadopted_that_can_go(
-            crossing,
+            boundary,
             [
                 SeatShare(seat, seat.to_give_up - (holdings & seat.owned_since.keys()) - taken)
-                for seat in crossing.view.seats
+                for seat in boundary.view.seats
             ],
         )
         went: Ownership = {}
@@ -76,7 +76,7 @@ class HandOver:
         return replace(wanted, positions={tp: offset for tp, offset in wanted.positions.items() if tp not in known})
 
     def _unadopted_that_can_go(
-        self, crossing: Crossing, asked: Sequence[SeatShare]
+        self, boundary: BoundaryState, asked: Sequence[SeatShare]
     ) -> dict[str, frozenset[TopicPartition]]:
         """Instance id -> which of its partitions in `asked`, never adopted by this process, can go.
 
@@ -94,7 +94,7 @@ class HandOver:
                     owners.setdefault(tp, set()).add(member.instance_id)
         others = {name: {tp for tp in tps if owners.get(tp, set()) - {name}} for name, tps in previously_owned.items()}
         ours = [SeatShare(s.seat, s.partitions - others[s.seat.instance_id]) for s in asked]
-        unknown = self._commits.commit_remembered(crossing, ours)
+        unknown = self._commits.commit_remembered(boundary, ours)
         return {share.seat.instance_id: share.partitions - unknown for share in asked}
 
 

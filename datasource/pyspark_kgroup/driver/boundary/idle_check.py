@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from pyspark_kgroup.driver.boundary.crossing import Crossing
+from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
 from pyspark_kgroup.driver.boundary.group_port import GroupPort
 from pyspark_kgroup.limits import IDLE_TOPICS_MAX_AGE_MS
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
@@ -43,25 +43,25 @@ class IdleCheck:
         self._topics_max_age_ms = min(IDLE_TOPICS_MAX_AGE_MS, options.metadata_max_age_ms)
         self._found: _Found | None = None
 
-    def begin(self, crossing: Crossing, held: Collection[TopicPartition]) -> None:
+    def begin(self, boundary: BoundaryState, held: Collection[TopicPartition]) -> None:
         """Remember a boundary that ended where it began and left no work.
 
         Args:
-            crossing: the boundary.
+            boundary: its state.
             held: the adopted partitions, whose end offsets count as listed for this boundary.
         """
-        listed, out_of_reach = crossing.logs.listed_ends, crossing.logs.out_of_reach.partitions
+        listed, out_of_reach = boundary.logs.listed_ends, boundary.logs.out_of_reach.partitions
         ends = {tp: listed[tp] for tp in held if tp not in out_of_reach}
-        self._found = _Found(crossing.start, crossing.view, crossing.topics, frozenset(held), ends)
+        self._found = _Found(boundary.start, boundary.view, boundary.topics, frozenset(held), ends)
 
-    def goes_on(self, crossing: Crossing) -> bool:
+    def goes_on(self, boundary: BoundaryState) -> bool:
         """Whether all is as remembered. After a change, or if a request fails, the memory is dropped."""
         found, self._found = self._found, None
-        if found is None or found.start != crossing.start or found.view != crossing.view:
+        if found is None or found.start != boundary.start or found.view != boundary.view:
             return False
         if self._group.topics(self._topics_max_age_ms) != found.topics:
             return False
-        if crossing.logs.ends(found.held) != found.ends:
+        if boundary.logs.ends(found.held) != found.ends:
             return False
         self._found = found
         return True

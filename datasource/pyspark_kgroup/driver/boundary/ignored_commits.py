@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from pyspark_kgroup.driver.boundary.crossing import Crossing
+from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
 from pyspark_kgroup.offsets.adoption import Committed, Start, Writer
 from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.values import join
@@ -30,7 +30,7 @@ class IgnoredCommitWarnings:
 
     def warn(
         self,
-        crossing: Crossing,
+        boundary: BoundaryState,
         starts: Mapping[TopicPartition, Start],
         offsets: Mapping[TopicPartition, int],
         committed: Mapping[TopicPartition, Committed],
@@ -38,7 +38,7 @@ class IgnoredCommitWarnings:
         """Warn, once, of partitions whose committed offset is ignored, though a user may expect it to count.
 
         Args:
-            crossing: the boundary.
+            boundary: its state.
             starts: how each adopted partition's start was decided.
             offsets: where each starts.
             committed: the committed offset of each partition that has one.
@@ -52,13 +52,13 @@ class IgnoredCommitWarnings:
         behind = [
             tp
             for tp in apart
-            if tp in crossing.start.owned
+            if tp in boundary.start.owned
             and committed[tp].writer is Writer.UNKNOWN
             and committed[tp].offset < offsets[tp]
         ]
         if behind:
             self._warn_of_offsets_moved_back(_apart(behind, offsets, committed))
-        outrun = [tp for tp in sorted(committed) if crossing.start.fresh and committed[tp].writer is Writer.SUCCESSOR]
+        outrun = [tp for tp in sorted(committed) if boundary.start.fresh and committed[tp].writer is Writer.SUCCESSOR]
         if outrun and not self._options.starting_offsets.committed:
             self._warn_of_a_later_run(outrun)
 

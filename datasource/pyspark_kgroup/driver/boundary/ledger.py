@@ -68,7 +68,7 @@ class Ledger:
 
     def drop_lost(self, view: GroupView) -> frozenset[TopicPartition]:
         """Forget, and return, partitions that our seats hold no longer, or whose ownership was interrupted."""
-        holders = holders_of(view)
+        holders = find_holders(view)
         lost = frozenset(
             tp
             for tp, holding in self.holdings.items()
@@ -224,7 +224,7 @@ class Ledger:
         return result
 
 
-def holders_of(view: GroupView) -> dict[TopicPartition, SeatView]:
+def find_holders(view: GroupView) -> dict[TopicPartition, SeatView]:
     """Which seat holds each partition. Of two, the one in the newer generation counts: the other was expelled."""
     holders: dict[TopicPartition, SeatView] = {}
     for seat in view.seats:

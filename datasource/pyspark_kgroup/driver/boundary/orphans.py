@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import logging
 
-from pyspark_kgroup.driver.boundary.commits import SeatShare
+from pyspark_kgroup.driver.boundary.boundary_commits import SeatShare
+from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
-from pyspark_kgroup.driver.boundary.crossing import Crossing
 from pyspark_kgroup.driver.boundary.hand_over import HandOver
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, LOOK_WAIT_MS
 from spark_kgroup.runtime.views import GroupView
@@ -28,31 +28,31 @@ class Orphans:
         self._commits = context.commits
         self._hand_over = hand_over
 
-    def find_owners(self, crossing: Crossing) -> None:
+    def find_owners(self, boundary: BoundaryState) -> None:
         """After a static rejoin, make the group rebalance if its assignment does not fit any more.
 
         1. A sync revokes P from a seat. 2. The seat dies before it rejoins. 3. Its static rejoin is answered with the
         group's old assignment, without P. 4. Our checkpoint alone knows how far P was read.
         """
-        if crossing.view.look_due and crossing.view.settled:
-            crossing.view = self._group.wait_until(lambda v: not (v.look_due and v.settled), LOOK_WAIT_MS)
-        held = crossing.view.held
+        if boundary.view.look_due and boundary.view.settled:
+            boundary.view = self._group.wait_until(lambda v: not (v.look_due and v.settled), LOOK_WAIT_MS)
+        held = boundary.view.held
         if held is None:
             return
         log.warning("the group rebalances: %s", held.reason)
-        if self._commits.commit_remembered(crossing, [SeatShare(crossing.view.seats[0], held.without_owner)]):
+        if self._commits.commit_remembered(boundary, [SeatShare(boundary.view.seats[0], held.without_owner)]):
             return  # the rebalance stays held back
-        self._rebalance(crossing, held.reason)
+        self._rebalance(boundary, held.reason)
 
     def is_something_left(self, view: GroupView) -> bool:
         """Whether the next boundary has to wait for the runtime's look, or to rebalance."""
         return view.held is not None or (view.look_due and view.settled)
 
-    def _rebalance(self, crossing: Crossing, reason: str) -> None:
+    def _rebalance(self, boundary: BoundaryState, reason: str) -> None:
         """Make the group rebalance, and give up the partitions that it then asks for."""
         self._group.force_rebalance(reason)
-        generation = crossing.view.seats[0].identity.generation
-        crossing.view = self._group.wait_until(
+        generation = boundary.view.seats[0].identity.generation
+        boundary.view = self._group.wait_until(
             lambda view: view.settled and view.seats[0].identity.generation != generation, HANDOVER_WAIT_MS
         )
-        self._hand_over.commit_and_give_up(crossing)
+        self._hand_over.commit_and_give_up(boundary)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import logging
 
+from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
-from pyspark_kgroup.driver.boundary.crossing import Crossing
 
 log = logging.getLogger(__name__)
 
@@ -29,14 +29,14 @@ class ScaleDown:
         self._ledger = context.ledger
         self.leaving: frozenset[str] = frozenset()
 
-    def make_leave(self, crossing: Crossing) -> None:
+    def make_leave(self, boundary: BoundaryState) -> None:
         """Make `leaving` leave, all at once, if the group is at rest and has their positions, else at a later look."""
-        leaving = [seat for seat in crossing.view.seats if seat.instance_id in self.leaving]
-        if not leaving or not crossing.view.settled or any(map(self._ledger.uncommitted, leaving)):
+        leaving = [seat for seat in boundary.view.seats if seat.instance_id in self.leaving]
+        if not leaving or not boundary.view.settled or any(map(self._ledger.uncommitted, leaving)):
             return
         names = sorted(seat.instance_id for seat in leaving)
         log.info("executors run fewer tasks at once than there are seats: %s leave", ", ".join(names))
         self._group.remove_seats(names, "executors run fewer tasks at once")
         self.leaving = frozenset()
-        crossing.view = self._group.view()
-        self._ledger.drop_lost(crossing.view)
+        boundary.view = self._group.view()
+        self._ledger.drop_lost(boundary.view)

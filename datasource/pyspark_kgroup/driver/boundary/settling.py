@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
-from pyspark_kgroup.driver.boundary.crossing import Crossing
 from pyspark_kgroup.driver.boundary.former_seats import FormerSeats
 from pyspark_kgroup.driver.boundary.hand_over import HandOver, asks
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
@@ -40,35 +40,35 @@ class Settling:
         self._former_seats = former_seats
         self.settled_once = False
 
-    def settle(self, crossing: Crossing) -> bool:
+    def wait_for_stable_group(self, boundary: BoundaryState) -> bool:
         """Wait for the group to rest, if this boundary needs it, and return whether there may be a batch.
 
         A fresh query has no batch before that: explicit `startingOffsets` are decided once, for all partitions.
         """
         if not self.settled_once:
-            left = self._options.subscription.beyond(crossing.start.topics)
+            left = self._options.subscription.beyond(boundary.start.topics)
             self._ledger.topics_gone = self._group.topics_gone(left) if left else frozenset()
-        elif not crossing.logs.frozen or self._former_seats.group_rests(crossing.view):
+        elif not boundary.logs.frozen or self._former_seats.group_rests(boundary.view):
             return True
-        self._wait_for_rest(crossing)
-        return not crossing.start.fresh or self._former_seats.group_rests(crossing.view)
+        self._wait_for_rest(boundary)
+        return not boundary.start.fresh or self._former_seats.group_rests(boundary.view)
 
-    def _wait_for_rest(self, crossing: Crossing) -> None:
+    def _wait_for_rest(self, boundary: BoundaryState) -> None:
         """Wait until every seat is in the group and at rest, and no seat of an earlier run is left."""
         deadline_ms = self._clock() + SETTLE_TIMEOUT_MS
-        while not (done := self._rests(crossing)) and (left_ms := deadline_ms - self._clock()) > 0:
+        while not (done := self._rests(boundary)) and (left_ms := deadline_ms - self._clock()) > 0:
             # Partitions that could not be given up, or seats that could not leave, are tried again a while later.
-            moved_on = self._moved_on_from(crossing.view)
-            crossing.view = self._group.wait_until(moved_on, min(left_ms, HANDOVER_WAIT_MS))
-            self._hand_over.commit_and_give_up(crossing)
+            moved_on = self._moved_on_from(boundary.view)
+            boundary.view = self._group.wait_until(moved_on, min(left_ms, HANDOVER_WAIT_MS))
+            self._hand_over.commit_and_give_up(boundary)
         self.settled_once = self.settled_once or done
         if not done:
-            crossing.skip_trigger(self._unsettled(crossing.view))
+            boundary.skip_trigger(self._unsettled(boundary.view))
 
-    def _rests(self, crossing: Crossing) -> bool:
+    def _rests(self, boundary: BoundaryState) -> bool:
         if self.settled_once:
-            return self._former_seats.group_rests(crossing.view)
-        return self._former_seats.make_leave(crossing)
+            return self._former_seats.group_rests(boundary.view)
+        return self._former_seats.make_leave(boundary)
 
     def _moved_on_from(self, seen: GroupView) -> Callable[[GroupView], bool]:
         """A condition on views: the view differs from `seen`, and the group is at rest or asks for partitions."""

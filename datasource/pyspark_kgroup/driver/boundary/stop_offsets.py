@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
-from pyspark_kgroup.driver.boundary.crossing import Crossing
+from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
 from pyspark_kgroup.driver.boundary.group_port import GroupPort
 from pyspark_kgroup.limits import LEADER_PATIENCE_MS
 from pyspark_kgroup.offsets.adoption import topic_key
@@ -54,7 +54,7 @@ class StopOffsets:
         self._warned_of_end = False
         self.ended: bool | None = None if self._bound is None else False
 
-    def begin_boundary(self, crossing: Crossing) -> None:
+    def begin_boundary(self, boundary: BoundaryState) -> None:
         """Begin a boundary that may adopt partitions. The first one checks that the option fits topics and start.
 
         Raises:
@@ -65,9 +65,9 @@ class StopOffsets:
         self.ended = False
         if self._checked:
             return
-        every = [tp for topic in crossing.topics.values() for tp in topic.partitions]
+        every = [tp for topic in boundary.topics.values() for tp in topic.partitions]
         self._bound.check(every)
-        if crossing.start.fresh:
+        if boundary.start.fresh:
             check_order(self._options.starting_offsets, self._bound, every)
         self._checked = True
 
@@ -86,18 +86,18 @@ class StopOffsets:
         """Whether the end offsets of all partitions have come to the stops."""
         return all(self.is_reached(topics, tp, end) for tp, (_, end) in available.items())
 
-    def within(self, crossing: Crossing, available: Available, heard: Collection[TopicPartition]) -> Available:
+    def within(self, boundary: BoundaryState, available: Available, heard: Collection[TopicPartition]) -> Available:
         """`available` up to the stops, but never back behind a position.
 
         Args:
-            crossing: the boundary.
+            boundary: its state.
             available: position and end offset of each partition.
             heard: the partitions whose leaders answer. One whose leader does not tell its stop is not read.
         """
         if self._bound is None:
             return available
-        topics = crossing.topics
-        unanswered = self._look_up(crossing, {tp: available[tp][1] for tp in heard if tp in available})
+        topics = boundary.topics
+        unanswered = self._look_up(boundary, {tp: available[tp][1] for tp in heard if tp in available})
         self._warn_of_later(available)
         stops = {tp: self._stop(topics, tp) for tp in available} | {tp: available[tp][0] for tp in unanswered}
         return {
@@ -137,13 +137,13 @@ class StopOffsets:
             return place
         return self._found.get(_log(topics, partition)) if partition.topic in topics else None
 
-    def _look_up(self, crossing: Crossing, ends: Mapping[TopicPartition, int]) -> Collection[TopicPartition]:
+    def _look_up(self, boundary: BoundaryState, ends: Mapping[TopicPartition, int]) -> Collection[TopicPartition]:
         """Look up stops that are not known, unless the log still ends where the last look-up found none.
 
         Returns:
             The partitions for which no leader has answered.
         """
-        topics = crossing.topics
+        topics = boundary.topics
         timestamps = {
             tp: place.ms
             for tp, end in ends.items()
@@ -154,7 +154,7 @@ class StopOffsets:
         if not timestamps:
             return ()
         asked = self._group.logs.at(timestamps, LEADER_PATIENCE_MS, read_committed=self._options.read_committed)
-        found = crossing.logs.answered(asked)
+        found = boundary.logs.answered(asked)
         self._found |= {_log(topics, tp): offset for tp, offset in found.items()}
         without = timestamps.keys() - found.keys() - asked.unanswered.keys()
         self._none_before |= {_log(topics, tp): ends[tp] for tp in without}

@@ -239,7 +239,7 @@ class TopicLogs:
         doubtful |= {tp for tp in ends if positions[tp] > ends[tp]}
         # Look again: listed ends are a moment old, and an open transaction may hold the readable end below a position.
         self._contradicted_since_ms = {tp: ms for tp, ms in self._contradicted_since_ms.items() if tp in doubtful}
-        now = self._look({tp: positions[tp] for tp in doubtful}, waits=self.bounded)
+        now = self._list_log_ranges({tp: positions[tp] for tp in doubtful}, waits=self.bounded)
         lacking = {tp for tp in now if now[tp].nearest(positions[tp]) != positions[tp]}
         if not lacking:
             unasked = (positions.keys() - ends.keys()) | self._missed
@@ -253,7 +253,7 @@ class TopicLogs:
         Partitions whose leaders do not answer are left out. If a log ends below the position, its leader is asked again
         for up to `END_BELOW_MS`.
         """
-        return self._look(positions, waits=True)
+        return self._list_log_ranges(positions, waits=True)
 
     # A log that ends below our position was truncated, if a leader says so that is newer than the one we read under. A
     # leader that is no newer is believed only after it has said so for `END_BELOW_MS`.
@@ -263,7 +263,9 @@ class TopicLogs:
         """Whether a log ends below our position, by the word of a leader that is asked again at the next boundary."""
         return bool(self._contradicted_since_ms)
 
-    def _look(self, positions: Mapping[TopicPartition, int], *, waits: bool) -> dict[TopicPartition, LogRange]:
+    def _list_log_ranges(
+        self, positions: Mapping[TopicPartition, int], *, waits: bool
+    ) -> dict[TopicPartition, LogRange]:
         found: dict[TopicPartition, LogRange] = {}
         left, known = dict(positions), self._contradicted_since_ms.keys() & positions.keys()
         while left:

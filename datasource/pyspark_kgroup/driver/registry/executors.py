@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kgroup.driver.registry.reporting import Counts
-from pyspark_kgroup.driver.registry.seats import Home, Scan
+from pyspark_kgroup.driver.registry.seat_bindings import Home, Scan
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.plan import NO_LIMIT
 from pyspark_kgroup.options.parser import SourceOptions
-from pyspark_kgroup.shared.tickets import Mode, Position, Range, RegistryAccess, SidecarAddress
+from pyspark_kgroup.shared.tickets import Mode, OffsetRange, Position, RegistryAccess, SidecarAddress
 
 if TYPE_CHECKING:
     from pyspark_kgroup.driver.registry.registry import Registry
@@ -152,7 +152,7 @@ class Executors:
         return {"reader": {"folder": str(self._key.folder), **where}}
 
     def plan(
-        self, batch: str, reads: Mapping[str, Sequence[Sequence[Range]]], owned: Mapping[str, Sequence[Position]]
+        self, batch: str, reads: Mapping[str, Sequence[Sequence[OffsetRange]]], owned: Mapping[str, Sequence[Position]]
     ) -> Scan:
         """The scan of a batch, in which each ticket is bound to a seat now, or when a task asks the registry."""
         if self._registry is not None:

@@ -228,7 +228,7 @@ class Peer(asyncio.Protocol):
             self._extend_deadline()
             self._transport.write(frame(proof))
         else:
-            self._request_id = _id_of(message)
+            self._request_id = _read_id(message)
             self.respond(self._requests.answer(self, parse(message)))
 
     def respond(self, response: QueryMessage | None) -> None:
@@ -241,7 +241,7 @@ class Peer(asyncio.Protocol):
         self.deadline_ms = self._peers.clock() + self.patience_ms
 
 
-def _id_of(request: Message) -> int | str | None:
+def _read_id(request: Message) -> int | str | None:
     number = request.get("id")
     if number is None or isinstance(number, int | str):
         return number

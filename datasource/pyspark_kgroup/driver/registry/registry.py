@@ -19,11 +19,11 @@ from typing import Final
 
 from pyspark_kgroup.driver.registry.record_sizes import RecordSizes
 from pyspark_kgroup.driver.registry.reporting import Counts
-from pyspark_kgroup.driver.registry.seats import Home, Scan, Seats
+from pyspark_kgroup.driver.registry.seat_bindings import Home, Scan, SeatBindings
 from pyspark_kgroup.errors import SeatRefused
 from pyspark_kgroup.limits import CHANNEL_BYTES_MAX, SIDECARS_IN_TICKET
 from pyspark_kgroup.shared.messages import Bind, Bound, NothingLeft, Refused, Served
-from pyspark_kgroup.shared.tickets import Executor, Position, Range, SidecarAddress
+from pyspark_kgroup.shared.tickets import Executor, OffsetRange, Position, SidecarAddress
 from spark_kgroup.clock import monotonic_ms
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class _Planned:
             old batch again.
     """
 
-    reads: Mapping[str, Sequence[Sequence[Range]]]
+    reads: Mapping[str, Sequence[Sequence[OffsetRange]]]
     owned: Mapping[str, Sequence[Position]] | None
 
 
@@ -84,7 +84,7 @@ class Registry:
         self.sizes = RecordSizes()
         self._clock = clock
         self._lock = threading.Lock()
-        self._seats = Seats(all_seats)
+        self._seats = SeatBindings(all_seats)
         # Executor -> where workers of other executors reach its sidecar, or None if they do not.
         self._sidecars: dict[str, SidecarAddress | None] = {}
         self._planned: dict[int, _Planned] = {}
@@ -94,7 +94,7 @@ class Registry:
     # ------------------------------------------------------------------------- Spark's thread, and the group's thread
 
     def plan(
-        self, batch: str, reads: Mapping[str, Sequence[Sequence[Range]]], owned: Mapping[str, Sequence[Position]]
+        self, batch: str, reads: Mapping[str, Sequence[Sequence[OffsetRange]]], owned: Mapping[str, Sequence[Position]]
     ) -> Scan:
         """A new scan of a batch.
 
@@ -127,7 +127,7 @@ class Registry:
         return scan
 
     def is_untouched(self) -> bool:
-        """As `Seats.is_untouched`, but False for a batch whose tickets need not ask."""
+        """As `SeatBindings.is_untouched`, but False for a batch whose tickets need not ask."""
         with self._lock:
             return not self._asks_nobody and self._seats.is_untouched()
 
@@ -223,7 +223,7 @@ class Registry:
                 self._seats.homes.on_served(read.seat, executor.key)
 
 
-def _fits(pieces: Sequence[Sequence[Range]], owned: Sequence[Position]) -> bool:
+def _fits(pieces: Sequence[Sequence[OffsetRange]], owned: Sequence[Position]) -> bool:
     """Whether each piece of a seat's share fits into a message. An estimate: measuring costs as much as sending."""
     reads = max(pieces, key=len)
     names = sum(len(one.topic) for one in reads) + sum(len(one.topic) + len(one.tag) for one in owned)

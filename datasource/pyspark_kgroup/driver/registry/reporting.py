@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from pyspark_kgroup.driver.registry.seats import Home
+from pyspark_kgroup.driver.registry.seat_bindings import Home
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.model import TopicPartition

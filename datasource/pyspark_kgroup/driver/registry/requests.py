@@ -80,7 +80,7 @@ class Requests:
         """
         match request:
             case Heartbeat():
-                return Homes(seats=self._homes_of(peer))
+                return Homes(seats=self._seats_at_home(peer))
             case Bind():
                 self._warn_of_detour(peer, request.executor)
                 return self._registry.bind(request)
@@ -168,7 +168,7 @@ class Requests:
             way.host,
         )
 
-    def _homes_of(self, peer: Connection) -> tuple[str, ...]:
+    def _seats_at_home(self, peer: Connection) -> tuple[str, ...]:
         """The seats whose servers are to run beside this peer's executor."""
         mine = self._executors.get(peer)
         homes = self._registry.homes()

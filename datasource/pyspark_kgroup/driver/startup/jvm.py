@@ -50,7 +50,7 @@ class Jvm:
         if address is None or not hasattr(select, "poll"):
             return None
         for descriptor in map(int, os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd")):
-            if _peer_of(descriptor) == address:
+            if _find_peer(descriptor) == address:
                 return cls(os.dup(descriptor))
         return None
 
@@ -112,7 +112,7 @@ def _address_of_jvm() -> object:
     return path or (int(port) if port.isdecimal() else None)
 
 
-def _peer_of(descriptor: int) -> object:
+def _find_peer(descriptor: int) -> object:
     """The port (TCP) or the path (Unix) that a socket is connected to, or None for any other descriptor."""
     with suppress(OSError):  # the descriptor that listed them is closed by now, or this one is not connected
         if stat.S_ISSOCK(os.fstat(descriptor).st_mode):

@@ -114,8 +114,8 @@ def stays_on_this_host() -> bool:
 def _start() -> tuple[Sequence[str], Mapping[str, str]] | None:
     """This process's parent: its arguments, and the properties that it reads."""
     try:
-        command = _command_of(os.getppid())
-        return command, _properties_of(command)
+        command = _read_command(os.getppid())
+        return command, _read_properties(command)
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError) as error:
         log.info("cannot see how Spark was started: %s", error)
         return None
@@ -184,7 +184,7 @@ def _number(conf: Mapping[str, str], name: str) -> int | None:
     return int(value) if re.fullmatch(r"[0-9]{1,9}", value) and int(value) > 0 else None
 
 
-def _properties_of(command: Sequence[str]) -> dict[str, str]:
+def _read_properties(command: Sequence[str]) -> dict[str, str]:
     """The properties that Spark reads when it starts: of `--properties-file`, else of conf/spark-defaults.conf."""
     named = next((value for word, value in _with_values(command) if word == "--properties-file"), "")
     path = Path(named or Path(os.environ.get("SPARK_CONF_DIR", ""), "spark-defaults.conf"))
@@ -193,7 +193,7 @@ def _properties_of(command: Sequence[str]) -> dict[str, str]:
     return {match[1]: match[2] for match in matches if match}
 
 
-def _command_of(pid: int) -> list[str]:
+def _read_command(pid: int) -> list[str]:
     cmdline = Path(_CMDLINE.format(pid=pid))
     if cmdline.exists():
         return cmdline.read_bytes().decode(errors="replace").rstrip("\0").split("\0")

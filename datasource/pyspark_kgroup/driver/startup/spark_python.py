@@ -39,12 +39,12 @@ def other_python(environment: Mapping[str, str], prefix: str) -> str | None:
     if found is None:
         return "no python3 on PATH"
     ours = Path(prefix)
-    if Path(found).parent.absolute() == ours / "bin" or _prefix_of(found, environment) == ours.resolve():
+    if Path(found).parent.absolute() == ours / "bin" or _ask_prefix(found, environment) == ours.resolve():
         return None
     return found
 
 
-def _prefix_of(python: str, environment: Mapping[str, str]) -> Path | None:
+def _ask_prefix(python: str, environment: Mapping[str, str]) -> Path | None:
     """The environment that `python` belongs to, or None if it does not say."""
     asking = [python, "-I", "-c", "import sys; print(sys.prefix)"]
     try:

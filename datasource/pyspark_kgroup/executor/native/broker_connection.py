@@ -24,7 +24,7 @@ from typing import Final, NamedTuple, Self
 
 from pyspark_kgroup.executor.native import fetch_messages as messages
 from pyspark_kgroup.executor.native.connection_security import ConnectionSecurity
-from pyspark_kgroup.executor.native.decode import Unusual
+from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka
 from pyspark_kgroup.limits import FETCH_ANSWER_BYTES_MAX, FETCH_BROKERS_MS, FETCH_CONNECT_MS, FETCH_TURN_MS
 from spark_kgroup.errors import KgroupError
 from spark_kgroup.limits import (
@@ -82,7 +82,7 @@ class AnswerMemory:
         return False
 
 
-class BrokerFailed(Unusual):
+class BrokerFailed(FallbackToLibrdkafka):
     """One broker cannot be asked, or did not answer properly. Other brokers may answer all the same."""
 
 
@@ -200,7 +200,7 @@ class BrokerConnection:
         first, last = messages.fetch_versions(answer)
         self.fetch_version = min(last, messages.FETCH_BY_ID if by_id else messages.FETCH_BY_NAME)
         if not max(first, messages.FETCH_BY_NAME) <= self.fetch_version:
-            raise Unusual(f"speaks Fetch in versions {first} to {last}", lasting=True)
+            raise FallbackToLibrdkafka(f"speaks Fetch in versions {first} to {last}", lasting=True)
 
     def _log_in(self, security: ConnectionSecurity, deadline_s: float) -> None:
         if security.login is None:
@@ -259,13 +259,13 @@ class _Incoming:
 
         Raises:
             TimeoutError: it is not whole, and its time is over.
-            Unusual: it is too long or too short, or the broker has closed the connection.
+            FallbackToLibrdkafka: it is too long or too short, or the broker has closed the connection.
         """
         self._fill(connected, until_s)
         if self._answer is None and not self._missing:
             (length,) = _LENGTH.unpack(self._length)
             if not _LENGTH_MIN <= length <= self._bytes_max:
-                raise Unusual(f"an answer of {length} bytes")
+                raise FallbackToLibrdkafka(f"an answer of {length} bytes")
             self._missing = self._answer = self._memory.room(length)
             self._fill(connected, until_s)
         if not self._missing:
@@ -281,7 +281,7 @@ class _Incoming:
             except TimeoutError:
                 return
             if not count:
-                raise Unusual("the broker has closed the connection")
+                raise FallbackToLibrdkafka("the broker has closed the connection")
             self._missing = self._missing[count:]
             # `select` does not see bytes that TLS has decrypted already.
             decrypted = isinstance(connected, ssl.SSLSocket) and connected.pending()
@@ -378,8 +378,8 @@ def _left_s(deadline_s: float) -> float:
 def _failing(broker: Broker) -> Iterator[None]:
     try:
         yield
-    except Unusual as unusual:
-        raise BrokerFailed(f"{broker}: {unusual.reason}", lasting=unusual.lasting) from None
+    except FallbackToLibrdkafka as fallback:
+        raise BrokerFailed(f"{broker}: {fallback.reason}", lasting=fallback.lasting) from None
     except TimeoutError:
         raise BrokerFailed(f"{broker} did not answer in time") from None
     except (OSError, UnicodeError, KgroupError) as problem:  # UnicodeError: of a host that cannot be a name

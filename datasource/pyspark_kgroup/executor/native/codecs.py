@@ -48,10 +48,10 @@ class Decompressed(NamedTuple):
     """
 
     payload: pa.Buffer
-    rest: Rest | None = None
+    rest: CompressedRemainder | None = None
 
 
-class Rest:
+class CompressedRemainder:
     """The part of one batch that is still to be decompressed.
 
     Args:
@@ -94,7 +94,7 @@ def decompressed(codec: int, data: pa.Buffer) -> Decompressed:
         if codec in _STREAMS:
             stream = pa.CompressedInputStream(pa.BufferReader(data), _STREAMS[codec])
             at_once = min(max(_READ_BYTES_MIN, _RATIO * data.size), DECOMPRESSED_PIECE_BYTES)
-            return Rest(stream, at_once).read(DECOMPRESSED_PIECE_BYTES)
+            return CompressedRemainder(stream, at_once).read(DECOMPRESSED_PIECE_BYTES)
     raise Undecodable(f"a batch has the unknown codec {codec}")
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from time import time
 from typing import TYPE_CHECKING
 
-from pyspark_kgroup.executor.native.decode import Unusual
+from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka
 from pyspark_kgroup.shared.token_callback import CALLBACK, token_provider
 from spark_kgroup.limits import TOKEN_REFRESH_FACTOR, TOKEN_TIMEOUT_MS
 from spark_kgroup.wire.security.from_properties import security_settings
@@ -30,7 +30,7 @@ class SaslLogin:
     """How to log in, as often as a connection needs it.
 
     Attributes:
-        begin: starts the mechanism's exchange of messages. Raises KgroupError or Unusual.
+        begin: starts the mechanism's exchange of messages. Raises KgroupError or FallbackToLibrdkafka.
     """
 
     mechanism: Mechanism
@@ -55,7 +55,7 @@ def connection_security(config: Mapping[str, str]) -> ConnectionSecurity:
 
     Raises:
         KgroupError: a file is not here, or does not hold its certificate or key.
-        Unusual: the SASL mechanism is not spoken here.
+        FallbackToLibrdkafka: the SASL mechanism is not spoken here.
     """
     callback = config.get(CALLBACK)
     token = token_provider(callback, config.get("sasl.oauthbearer.config", "")) if callback else None
@@ -78,7 +78,7 @@ def _login(settings: SecuritySettings) -> SaslLogin:
         case "SCRAM-SHA-256" | "SCRAM-SHA-512":
             who = (settings.username or "", settings.password or "")
             return SaslLogin(mechanism, partial(mechanisms.scram, mechanism, *who))
-    raise Unusual(f"SASL mechanism {mechanism}", lasting=True)
+    raise FallbackToLibrdkafka(f"SASL mechanism {mechanism}", lasting=True)
 
 
 class _Tokens:
@@ -94,13 +94,13 @@ class _Tokens:
 
         Raises:
             AuthenticationFailed: the provider gives no token.
-            Unusual: none came in time.
+            FallbackToLibrdkafka: none came in time.
         """
         if self._token is None or time() >= self._wall_refresh_at_s:
             try:
                 self._token = in_a_thread(self._provider).result(TOKEN_TIMEOUT_MS / 1000)
             except TimeoutError:
-                raise Unusual(f"no token within {TOKEN_TIMEOUT_MS} ms") from None
+                raise FallbackToLibrdkafka(f"no token within {TOKEN_TIMEOUT_MS} ms") from None
             lives_s = self._token.wall_expires_at_s - time()
             self._wall_refresh_at_s = time() + lives_s * TOKEN_REFRESH_FACTOR
         return self._token

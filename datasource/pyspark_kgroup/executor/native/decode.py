@@ -15,7 +15,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from pyspark_kgroup.executor.native.codecs import MissingCodec, Rest, TooLarge, Undecodable, decompressed
+from pyspark_kgroup.executor.native.codecs import CompressedRemainder, MissingCodec, TooLarge, Undecodable, decompressed
 from pyspark_kgroup.executor.native.header_names import java_text
 from pyspark_kgroup.executor.native.interface import (
     AbortedTransaction,
@@ -66,7 +66,7 @@ _warned_of: set[str] = set()
 """Reasons that last, of which this process has warned."""
 
 
-class Unusual(Exception):
+class FallbackToLibrdkafka(Exception):
     """Records or answers that are not read natively: librdkafka reads on from the offset that was asked for.
 
     Attributes:
@@ -88,7 +88,7 @@ class Unusual(Exception):
             log.warning("Reading with librdkafka, which is slower: %s.", self.reason)
 
 
-class Senseless(Unusual):
+class MalformedBatch(FallbackToLibrdkafka):
     """A batch that cannot be decoded: its producer wrote it so, or its bytes have changed on the way."""
 
 
@@ -158,7 +158,7 @@ class Decoder:
             bytes_max: the record batch with which so many bytes are reached is the last one.
 
         Raises:
-            Unusual: a batch is not ordinary. None of `records` has been used then.
+            FallbackToLibrdkafka: a batch is not ordinary. None of `records` has been used then.
         """
         source = pa.py_buffer(records)
         walk = _walk(source, start, end, aborted)
@@ -179,9 +179,9 @@ class Decoder:
     def _call(self, name: str, *arguments: object) -> None:
         status = getattr(self._library, name)(*arguments)
         if status == Status.MALFORMED:
-            raise Senseless(_REASONS[status])
+            raise MalformedBatch(_REASONS[status])
         if status != Status.GOOD:
-            raise Unusual(_REASONS[Status(status)], lasting=status in _LASTING)
+            raise FallbackToLibrdkafka(_REASONS[Status(status)], lasting=status in _LASTING)
 
     def _arrow_batches(self, payloads: _Payloads, start: int, end: int) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Arrow batches of the record batches found, each with the leader epoch of the last record batch in it."""
@@ -196,7 +196,7 @@ class Decoder:
                 self._call("kgroup_fill", *rest, self._partition, byref(buffers.columns))
                 yield self._record_batch(buffers), payloads.found[place.batch].leader_epoch
             elif place.batch < ready:
-                payloads.go_on(place)
+                payloads.decompress_more(place)
 
     def _record_batch(self, buffers: _Buffers) -> pa.RecordBatch:
         rows = buffers.sizes.rows
@@ -244,7 +244,7 @@ class _Payloads:
         self._ready = 0 if compressed else count
         self._kept: deque[tuple[int, pa.Buffer]] = deque()  # with the number of its batch
         self._kept_bytes = 0
-        self._rest: Rest | None = None  # of the last batch that is ready
+        self._rest: CompressedRemainder | None = None  # of the last batch that is ready
 
     def make_ready(self, place: ArrowSlot) -> int:
         """Make enough batches ready for an Arrow batch from `place` on, and free the memory of those before.
@@ -253,7 +253,7 @@ class _Payloads:
             How many batches are ready.
 
         Raises:
-            Unusual: one of them cannot be decompressed.
+            FallbackToLibrdkafka: one of them cannot be decompressed.
         """
         while self._kept and self._kept[0][0] < place.batch:
             self._kept_bytes -= self._kept.popleft()[1].size
@@ -264,7 +264,7 @@ class _Payloads:
             payload = self._source.slice(batch.payload - self._source.address, batch.payload_bytes)
             self._ready += 1
             if batch.codec:
-                with _unusual():
+                with _fall_back_if_undecodable():
                     payload, self._rest = decompressed(batch.codec, payload)
             self._keep(payload)
         return self._ready
@@ -272,19 +272,21 @@ class _Payloads:
     def _is_short_of(self, place: ArrowSlot) -> bool:
         return self._ready < self.count and self._kept_bytes - place.at < ARROW_BATCH_BYTES_MAX
 
-    def go_on(self, place: ArrowSlot) -> None:
+    def decompress_more(self, place: ArrowSlot) -> None:
         """Decompress more of the last ready batch, and append it to the bytes of that batch from `place` on.
 
         Raises:
-            Unusual: the batch cannot be decompressed, or a record of it is too large.
+            FallbackToLibrdkafka: the batch cannot be decompressed, or a record of it is too large.
         """
         assert self._rest is not None
         _, before = self._kept.pop()
         self._kept_bytes -= before.size
         left = before.slice(place.at)
         if left.size > DECOMPRESSED_BYTES_MAX:
-            raise Unusual(f"a record becomes more than {DECOMPRESSED_BYTES_MAX} bytes when it is decompressed")
-        with _unusual():
+            raise FallbackToLibrdkafka(
+                f"a record becomes more than {DECOMPRESSED_BYTES_MAX} bytes when it is decompressed"
+            )
+        with _fall_back_if_undecodable():
             # As much again, so that a large record is not copied once for each piece of it.
             piece, self._rest = self._rest.read(max(left.size, DECOMPRESSED_PIECE_BYTES))
         self._keep(pa.py_buffer(b"".join((left, piece))))
@@ -298,16 +300,16 @@ class _Payloads:
 
 
 @contextmanager
-def _unusual() -> Iterator[None]:
-    """Raise `Unusual` for data that cannot be decompressed here, so that librdkafka reads them."""
+def _fall_back_if_undecodable() -> Iterator[None]:
+    """Raise `FallbackToLibrdkafka` for data that cannot be decompressed here, so that librdkafka reads them."""
     try:
         yield
     except MissingCodec as error:
-        raise Unusual(str(error), lasting=True) from None
+        raise FallbackToLibrdkafka(str(error), lasting=True) from None
     except TooLarge as error:
-        raise Unusual(str(error)) from None
+        raise FallbackToLibrdkafka(str(error)) from None
     except Undecodable as error:
-        raise Senseless(str(error)) from None
+        raise MalformedBatch(str(error)) from None
 
 
 class _Buffers:

@@ -5,7 +5,7 @@ Runs on: executor. Pure.
 Layouts are those of Apache Kafka's schemas (clients/src/main/resources/common/message: ApiVersionsRequest.json,
 SaslHandshakeRequest.json, SaslAuthenticateRequest.json, FetchRequest.json, FetchResponse.json, MetadataRequest.json).
 Answers are read in place, and records are views of them. Every length is compared with the bytes that are there. An
-answer that makes no sense is `Unusual`.
+answer that makes no sense raises `FallbackToLibrdkafka`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import groupby
 from struct import Struct
 from typing import Any, Final, NamedTuple, TypeVar
 
-from pyspark_kgroup.executor.native.decode import Unusual
+from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka
 from pyspark_kgroup.limits import ABORTED_TRANSACTIONS_MAX
 from spark_kgroup.model import ErrorCode
 
@@ -242,7 +242,7 @@ def _topic(version: int, partitions: Sequence[Wanted], bytes_max: int) -> bytes:
     )
 
 
-def key_of(version: int, wanted: Wanted) -> tuple[bytes, int]:
+def answer_key(version: int, wanted: Wanted) -> tuple[bytes, int]:
     """(topic, partition) as an answer to this version names them."""
     return (wanted.topic_id if version >= _FIRST_BY_ID else wanted.topic.encode()), wanted.partition
 
@@ -267,13 +267,13 @@ def answer_body(api: int, correlation_id: int, answer: memoryview) -> memoryview
     """An answer without its header.
 
     Raises:
-        Unusual: it answers another request.
+        FallbackToLibrdkafka: it answers another request.
     """
 
     def read(cursor: _Cursor) -> memoryview:
         (answered,) = cursor.take(_INT32)
         if answered != correlation_id:
-            raise Unusual(f"the broker answered request {answered} where {correlation_id} was due")
+            raise FallbackToLibrdkafka(f"the broker answered request {answered} where {correlation_id} was due")
         if api not in _HEADER_OF_OLD:
             cursor.tags()
         return cursor.rest()
@@ -285,13 +285,13 @@ def fetch_versions(body: memoryview) -> tuple[int, int]:
     """The first and the last version of Fetch that the broker speaks, out of its answer to ApiVersions.
 
     Raises:
-        Unusual: it speaks no Fetch, or not this version of ApiVersions.
+        FallbackToLibrdkafka: it speaks no Fetch, or not this version of ApiVersions.
     """
 
     def read(cursor: _Cursor) -> tuple[int, int]:
         (error,) = cursor.take(_INT16)
         if error:  # in an answer of version 0, whose array has another layout
-            raise Unusual(f"ApiVersions failed with {ErrorCode.name_of(error)}")
+            raise FallbackToLibrdkafka(f"ApiVersions failed with {ErrorCode.name_of(error)}")
         found = None
         for _ in range(cursor.count()):
             api, first, last = cursor.take(_API)
@@ -301,7 +301,7 @@ def fetch_versions(body: memoryview) -> tuple[int, int]:
         cursor.take(_INT32)  # the throttle time
         cursor.tags()
         if found is None:
-            raise Unusual("the broker has no Fetch")
+            raise FallbackToLibrdkafka("the broker has no Fetch")
         return found
 
     return _read(body, read)
@@ -311,13 +311,13 @@ def check_handshake(body: memoryview) -> None:
     """Check that the broker takes the mechanism.
 
     Raises:
-        Unusual: it does not.
+        FallbackToLibrdkafka: it does not.
     """
 
     def read(cursor: _Cursor) -> None:
         (error,) = cursor.take(_INT16)
         if error:
-            raise Unusual(f"SaslHandshake failed with {ErrorCode.name_of(error)}")
+            raise FallbackToLibrdkafka(f"SaslHandshake failed with {ErrorCode.name_of(error)}")
 
     _read(body, read)
 
@@ -326,7 +326,7 @@ def sasl_answer(body: memoryview) -> tuple[bytes, int]:
     """The broker's message to the mechanism, and for how many ms the session lives (0: as long as the connection).
 
     Raises:
-        Unusual: the broker refused us.
+        FallbackToLibrdkafka: the broker refused us.
     """
 
     def read(cursor: _Cursor) -> tuple[bytes, int]:
@@ -335,7 +335,7 @@ def sasl_answer(body: memoryview) -> tuple[bytes, int]:
         challenge = cursor.bytes_or_null()
         (lifetime_ms,) = cursor.take(_LIFETIME)
         if error:
-            raise Unusual(f"SaslAuthenticate failed with {ErrorCode.name_of(error)}")
+            raise FallbackToLibrdkafka(f"SaslAuthenticate failed with {ErrorCode.name_of(error)}")
         return bytes(challenge), lifetime_ms
 
     return _read(body, read)
@@ -345,13 +345,13 @@ def fetch_answer(version: int, body: memoryview) -> FetchAnswer:
     """The partitions in a broker's answer to a Fetch.
 
     Raises:
-        Unusual: the broker refused the whole request, or this is no answer to a Fetch.
+        FallbackToLibrdkafka: the broker refused the whole request, or this is no answer to a Fetch.
     """
 
     def read(cursor: _Cursor) -> FetchAnswer:
         throttle_ms, error, _ = cursor.take(_FETCH_ANSWER)
         if error:
-            raise Unusual(f"Fetch failed with {ErrorCode.name_of(error)}")
+            raise FallbackToLibrdkafka(f"Fetch failed with {ErrorCode.name_of(error)}")
         found: list[Fetched] = []
         listed_max = ABORTED_TRANSACTIONS_MAX
         for _ in range(cursor.count()):
@@ -362,7 +362,7 @@ def fetch_answer(version: int, body: memoryview) -> FetchAnswer:
             cursor.tags()
         endpoints = cursor.tags().get(_NODE_ENDPOINTS)
         if cursor.rest():
-            raise Unusual("a Fetch answer goes on behind its last field")
+            raise FallbackToLibrdkafka("a Fetch answer goes on behind its last field")
         return FetchAnswer(throttle_ms, found, {} if endpoints is None else _endpoints(_Cursor(endpoints)))
 
     return _read(body, read)
@@ -371,7 +371,9 @@ def fetch_answer(version: int, body: memoryview) -> FetchAnswer:
 def _fetched(cursor: _Cursor, topic: bytes, listed_max: int) -> Fetched:
     partition, error, _, _, _ = cursor.take(_FETCHED)  # high watermark, last stable offset, the log's start
     if (listed := cursor.count()) > listed_max:
-        raise Unusual(f"an answer to a Fetch lists more than {ABORTED_TRANSACTIONS_MAX} aborted transactions")
+        raise FallbackToLibrdkafka(
+            f"an answer to a Fetch lists more than {ABORTED_TRANSACTIONS_MAX} aborted transactions"
+        )
     aborted = tuple(_aborted(cursor) for _ in range(listed))
     (preferred_replica,) = cursor.take(_INT32)
     records = cursor.bytes_or_null()
@@ -391,7 +393,7 @@ def brokers(body: memoryview) -> Mapping[int, tuple[str, int]]:
     """Node -> (host, port) of every broker, out of an answer to `brokers_request`.
 
     Raises:
-        Unusual: this is no such answer.
+        FallbackToLibrdkafka: this is no such answer.
     """
 
     def read(cursor: _Cursor) -> Mapping[int, tuple[str, int]]:
@@ -414,28 +416,29 @@ def _endpoints(cursor: _Cursor) -> dict[int, tuple[str, int]]:
     return found
 
 
-def batches_of(records: memoryview, position: int, end: int | None) -> Batches:
+def read_batch_headers(records: memoryview, position: int, end: int | None) -> Batches:
     """Read the headers of the batches in `records`, up to the first batch that reaches `end`.
 
     Raises:
-        Unusual: a batch of an old format (before Kafka 0.11), or offsets that do not ascend from `position`.
+        FallbackToLibrdkafka: a batch of an old format (before Kafka 0.11), or offsets that do not ascend from
+            `position`.
     """
     at, next_offset, epoch = 0, -1, -1
     while len(records) - at >= _BATCH_HEADER_BYTES:
         base, length, batch_epoch, magic, _, _, last_delta = _BATCH.unpack_from(records, at)
         if magic != _MAGIC:
-            raise Unusual(f"record format {magic}", lasting=True)
+            raise FallbackToLibrdkafka(f"record format {magic}", lasting=True)
         batch_end = at + _LENGTH_COUNTS_FROM + length
         possible = length >= _BATCH_HEADER_BYTES - _LENGTH_COUNTS_FROM and last_delta >= 0
         if not possible or not max(next_offset, 0) <= base < _OFFSET_MAX - last_delta:
-            raise Unusual("the header of a record batch makes no sense")
+            raise FallbackToLibrdkafka("the header of a record batch makes no sense")
         if batch_end > len(records):
             break
         at, next_offset, epoch = batch_end, base + last_delta + 1, batch_epoch
         if end is not None and next_offset >= end:
             break
     if at and next_offset <= position:
-        raise Unusual(f"records before offset {position} in answer to a Fetch from there")
+        raise FallbackToLibrdkafka(f"records before offset {position} in answer to a Fetch from there")
     return Batches(next_offset, epoch, at)
 
 
@@ -504,6 +507,6 @@ def _read(view: memoryview, read: Callable[[_Cursor], T]) -> T:
     try:
         return read(_Cursor(view))
     except (IndexError, struct.error):
-        raise Unusual("an answer that ends in the middle of a field") from None
+        raise FallbackToLibrdkafka("an answer that ends in the middle of a field") from None
     except UnicodeDecodeError:
-        raise Unusual("an answer with a host that is no text") from None
+        raise FallbackToLibrdkafka("an answer with a host that is no text") from None

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
-from pyspark_kgroup.executor.native.decode import Unusual
+from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka
 from pyspark_kgroup.limits import FETCH_BYTES_MAX, FETCH_PARTITION_BYTES_MAX
 from pyspark_kgroup.shared.token_callback import CALLBACK
 from spark_kgroup.wire.security.from_properties import PROPERTIES
@@ -27,7 +27,7 @@ _USED: Final = frozenset(
 
 _MEANINGLESS: Final = frozenset(
     {
-        "auto.offset.reset",  # a position that is gone is Unusual
+        "auto.offset.reset",  # a position that is gone raises FallbackToLibrdkafka
         "bootstrap.servers",  # the driver names the leaders
         "check.crcs",  # they are always checked
         "enable.auto.commit",
@@ -72,11 +72,11 @@ class FetchSettings:
         """The settings in `config`.
 
         Raises:
-            Unusual: a property that only librdkafka understands, or a size that is no number.
+            FallbackToLibrdkafka: a property that only librdkafka understands, or a size that is no number.
         """
         for name in config:
             if name not in _UNDERSTOOD:
-                raise Unusual(f"only librdkafka understands kafka.{name}", lasting=True)
+                raise FallbackToLibrdkafka(f"only librdkafka understands kafka.{name}", lasting=True)
         partition_bytes_max = config.get("fetch.message.max.bytes", config.get("max.partition.fetch.bytes"))
         return cls(
             client_id=config.get("client.id", ""),
@@ -92,4 +92,4 @@ def _number(text: str | None, default: int) -> int:
     try:
         return default if text is None else min(int(text), default)
     except ValueError:
-        raise Unusual(f"{text!r} is no number", lasting=True) from None
+        raise FallbackToLibrdkafka(f"{text!r} is no number", lasting=True) from None

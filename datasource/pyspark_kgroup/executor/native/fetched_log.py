@@ -14,7 +14,7 @@ cannot serve the partition answers with an error:
 | UNKNOWN_TOPIC_OR_PARTITION, INCONSISTENT_TOPIC_ID: in the midst of such a change | it is asked again |
 | TOPIC_AUTHORIZATION_FAILED: ACLs are being changed, or READ is missing | it is asked again, then `Refused` |
 | the log diverges from the records that were read: it was truncated (KIP-320) | `LogLost` |
-| any other error | `Unusual` |
+| any other error | `FallbackToLibrdkafka` |
 
 An election, or news of it, may be on the way while we ask. So there is a pause before a broker is asked again, and
 before a second leader is asked. All attempts together may take `FETCH_TROUBLE_MS`.
@@ -25,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark_kgroup.executor.native.decode import Unusual
+from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka
 from pyspark_kgroup.executor.native.fetch_messages import Wanted
 from pyspark_kgroup.limits import FETCH_REPLICA_MS, FETCH_TROUBLE_MS
 from pyspark_kgroup.offsets.data_loss import Loss, truncated, unknown_id
@@ -48,7 +48,7 @@ _NEWS_ON_THE_WAY: Final = frozenset(
 )
 
 
-class Verdict(Unusual):
+class Verdict(FallbackToLibrdkafka):
     """A final answer: neither another broker nor librdkafka is asked instead."""
 
 
@@ -160,7 +160,7 @@ class FetchedLog:
         Raises:
             LogLost: the topic is gone.
             Refused: this user may not read it.
-            Unusual: no broker is known that could serve the partition.
+            FallbackToLibrdkafka: no broker is known that could serve the partition.
         """
         again = self._in_trouble_since_s is not None
         since_s = now_s if self._in_trouble_since_s is None else self._in_trouble_since_s
@@ -168,7 +168,7 @@ class FetchedLog:
             self.leader, self._replica = named, None
         elif not self.return_to_leader(now_s):
             if error not in _NEWS_ON_THE_WAY:
-                raise self._unusual(error)
+                raise self._fallback(error)
             again = True
         if now_s - since_s > FETCH_TROUBLE_MS / 1000:
             raise self._final(error)
@@ -185,14 +185,14 @@ class FetchedLog:
         if not self.return_to_leader(now_s):
             raise LogLost(truncated(self.partition, self.position, self.end, cut_at), self.position)
 
-    def _final(self, error: int) -> Unusual:
+    def _final(self, error: int) -> FallbackToLibrdkafka:
         if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             return Refused(self.partition)
-        return self._lost() if error == ErrorCode.UNKNOWN_TOPIC_ID else self._unusual(error)
+        return self._lost() if error == ErrorCode.UNKNOWN_TOPIC_ID else self._fallback(error)
 
     def _lost(self) -> LogLost:
         loss = unknown_id(self.partition, self.position, self.end, self.leader.topic_id)
         return LogLost(loss, self.position if self.end is None else self.end)
 
-    def _unusual(self, error: int) -> Unusual:
-        return Unusual(f"{self.partition}: {ErrorCode.name_of(error)}")
+    def _fallback(self, error: int) -> FallbackToLibrdkafka:
+        return FallbackToLibrdkafka(f"{self.partition}: {ErrorCode.name_of(error)}")

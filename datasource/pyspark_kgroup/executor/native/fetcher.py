@@ -33,7 +33,7 @@ from pyspark_kgroup.executor.native.broker_connection import (
     Connecting,
 )
 from pyspark_kgroup.executor.native.connection_security import ConnectionSecurity
-from pyspark_kgroup.executor.native.decode import Unusual
+from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka
 from pyspark_kgroup.executor.native.fetch_messages import Bounds, FetchAnswer, Fetched
 from pyspark_kgroup.executor.native.fetch_settings import FetchSettings
 from pyspark_kgroup.executor.native.fetched_log import FetchedLog, Verdict
@@ -156,8 +156,8 @@ class _Terms(NamedTuple):
 class Fetcher:
     """Fetches partitions from their leaders, or from replicas that these prefer, each up to its first unusual answer.
 
-    Methods raise `Unusual` when no partition is left to fetch. `close` is due then. If the error is a `LogLost`,
-    another fetcher may go on.
+    Methods raise `FallbackToLibrdkafka` when no partition is left to fetch. `close` is due then. If the error is a
+    `LogLost`, another fetcher may go on.
 
     Args:
         settings: how to fetch.
@@ -174,7 +174,7 @@ class Fetcher:
         self._brokers: dict[int, Broker] = {}
         self._asked: dict[int, _Asked] = {}
         self._terms = _Terms()
-        self.left: dict[TopicPartition, Unusual] = {}
+        self.left: dict[TopicPartition, FallbackToLibrdkafka] = {}
         self._memory = AnswerMemory()
 
     def add(
@@ -243,11 +243,11 @@ class Fetcher:
         """Wait for the next answers, `wait_s` at most: the connections on which they come.
 
         Raises:
-            Unusual: no request is under way or owed, or every broker that was waited for has failed.
+            FallbackToLibrdkafka: no request is under way or owed, or every broker that was waited for has failed.
         """
         until_s = time.monotonic() + wait_s
         if not self.waits():
-            raise Unusual("nothing is left to ask for")
+            raise FallbackToLibrdkafka("nothing is left to ask for")
         while True:
             self._ask_owed()
             self._take_connected()
@@ -318,25 +318,25 @@ class Fetcher:
 
     @contextmanager
     def _losing_only(self, asked: _Asked) -> Iterator[None]:
-        """If this broker fails within the block, it loses its partitions (`_lose`), and the other brokers go on.
+        """If this broker fails within the block, it loses its partitions (`_stop_asking`), and the other brokers go on.
 
         Raises:
             Verdict: the broker's answer is final.
-            Unusual: the broker has failed, and no other broker has partitions to fetch.
+            FallbackToLibrdkafka: the broker has failed, and no other broker has partitions to fetch.
         """
         try:
             yield
         except Verdict:
             raise
-        except Unusual as failure:
+        except FallbackToLibrdkafka as failure:
             asked.close()
             logs = asked.open_logs()
             for log in logs:
-                self._lose(log, asked, failure)
+                self._stop_asking(log, asked, failure)
             if logs and not self._has_open_logs():
                 raise
 
-    def _lose(self, log: FetchedLog, asked: _Asked, failure: Unusual) -> None:
+    def _stop_asking(self, log: FetchedLog, asked: _Asked, failure: FallbackToLibrdkafka) -> None:
         """Stop asking this broker for `log`, since it has failed, or its answer for `log` is unusual.
 
         The leader is asked instead of a replica. If the leader itself was asked, the partition is `left`.
@@ -388,7 +388,7 @@ class Fetcher:
             rack="" if any(log.keeps_to_leader(now_s) for log in logs) else self._settings.rack,
         )
         connection.ask_to_fetch(body)
-        keys = (messages.key_of(connection.fetch_version, one) for one in wanted)
+        keys = (messages.answer_key(connection.fetch_version, one) for one in wanted)
         asked.under_way = dict(zip(keys, logs, strict=True))
         asked.overdue_at_s = time.monotonic() + (bounds.wait_ms_max + FETCH_SILENCE_MS) / 1000
 
@@ -445,10 +445,10 @@ class Fetcher:
         for one in answer.fetched:
             log = under_way.pop((one.topic, one.partition), None)
             if log is None:
-                raise Unusual(f"{asked.broker} answered for a partition that it was not asked for")
+                raise FallbackToLibrdkafka(f"{asked.broker} answered for a partition that it was not asked for")
             logs.append(log)
         if under_way:
-            raise Unusual(f"{asked.broker} did not answer for each partition that it was asked for")
+            raise FallbackToLibrdkafka(f"{asked.broker} did not answer for each partition that it was asked for")
         self._look_up({one.preferred_replica for one in answer.fetched if one.preferred_replica >= 0}, asked)
         # From here on positions move, so an unusual answer for one log must not hold back the records of the rest.
         taken = (self._take(log, one, asked) for log, one in zip(logs, answer.fetched, strict=True) if not log.done)
@@ -477,8 +477,8 @@ class Fetcher:
                     self._on_preferred(log, fetched.preferred_replica, now_s)
         except Verdict:
             raise
-        except Unusual as unusual:
-            self._lose(log, asked, unusual)
+        except FallbackToLibrdkafka as fallback:
+            self._stop_asking(log, asked, fallback)
             return None
         self._move(log, asked)
         return chunk
@@ -497,7 +497,7 @@ class Fetcher:
 
     def _chunk(self, log: FetchedLog, fetched: Fetched) -> Chunk | None:
         """The batches that were fetched of `log`, whose position moves past them. None if no batch is whole."""
-        batches = messages.batches_of(fetched.records, log.position, log.end)
+        batches = messages.read_batch_headers(fetched.records, log.position, log.end)
         if not batches.size:
             return None
         position = log.position
@@ -517,5 +517,5 @@ class Fetcher:
         for log in answered:
             log.empty = 0 if spoke else log.empty + counts
             if log.end is not None and log.empty >= _EMPTY_ANSWERS_MAX:
-                nothing = Unusual(f"{log.partition} has nothing from offset {log.position} to {log.end}")
-                self._lose(log, asked, nothing)
+                nothing = FallbackToLibrdkafka(f"{log.partition} has nothing from offset {log.position} to {log.end}")
+                self._stop_asking(log, asked, nothing)

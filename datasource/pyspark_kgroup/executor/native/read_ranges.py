@@ -21,15 +21,15 @@ import pyarrow as pa
 
 from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.executor.native.connection_security import ConnectionSecurity
-from pyspark_kgroup.executor.native.decode import Decoder, Unusual
+from pyspark_kgroup.executor.native.decode import Decoder, FallbackToLibrdkafka
 from pyspark_kgroup.executor.native.fetch_settings import FetchSettings
 from pyspark_kgroup.executor.native.fetched_log import LogLost, Refused
 from pyspark_kgroup.executor.native.fetcher import Chunk, Fetcher
-from pyspark_kgroup.executor.native.means import native_means
+from pyspark_kgroup.executor.native.reader_setup import native_reader_setup
 from pyspark_kgroup.limits import FETCH_JOINED_BYTES_MAX, FETCH_LARGE_BYTES
 from pyspark_kgroup.offsets.data_loss import WAYS_OUT
 from pyspark_kgroup.shared.arrow import rebatch
-from pyspark_kgroup.shared.tickets import Range, ReadSettings
+from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.model import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -45,12 +45,12 @@ class Left(NamedTuple):
         quiet_since_s: when records last came, or the read began (`time.monotonic`).
     """
 
-    ranges: Sequence[Range]
-    reasons: Mapping[TopicPartition, Unusual]
+    ranges: Sequence[OffsetRange]
+    reasons: Mapping[TopicPartition, FallbackToLibrdkafka]
     quiet_since_s: float
 
 
-def read_natively(ranges: Sequence[Range], settings: ReadSettings) -> Generator[pa.RecordBatch, None, Left]:
+def read_natively(ranges: Sequence[OffsetRange], settings: ReadSettings) -> Generator[pa.RecordBatch, None, Left]:
     """Read every range to its end, or to the first unusual answer.
 
     Args:
@@ -71,19 +71,19 @@ def read_natively(ranges: Sequence[Range], settings: ReadSettings) -> Generator[
     if not unread:
         return Left((), {}, time.monotonic())
     try:
-        means = native_means(settings)
-    except Unusual as unusual:
-        unusual.tell()
-        return Left(tuple(unread.values()), dict.fromkeys(unread, unusual), time.monotonic())
-    reading = _Reading(unread, settings, *means)
+        setup = native_reader_setup(settings)
+    except FallbackToLibrdkafka as fallback:
+        fallback.tell()
+        return Left(tuple(unread.values()), dict.fromkeys(unread, fallback), time.monotonic())
+    reading = _Reading(unread, settings, *setup)
     try:
         yield from reading.batches()
     except Refused as refused:
         raise refused.error from None
-    except Unusual as unusual:
-        unusual.tell()
+    except FallbackToLibrdkafka as fallback:
+        fallback.tell()
         yield from reading.rest()
-        return reading.left(unusual)
+        return reading.left(fallback)
     finally:
         reading.close()
     return Left((), {}, time.monotonic())
@@ -98,7 +98,7 @@ class _Reading:
 
     def __init__(
         self,
-        unread: dict[TopicPartition, Range],
+        unread: dict[TopicPartition, OffsetRange],
         settings: ReadSettings,
         decoder: CDLL,
         fetch_settings: FetchSettings,
@@ -123,7 +123,7 @@ class _Reading:
         """All of the ranges.
 
         Raises:
-            Unusual: librdkafka is to read on, after the caller has taken the batches of `rest`.
+            FallbackToLibrdkafka: librdkafka is to read on, after the caller has taken the batches of `rest`.
             DataLoss: records are gone, and `fail_on_data_loss` is set.
         """
         while self._unread:
@@ -139,7 +139,7 @@ class _Reading:
         left = self._fetcher.left
         for partition, r in self._unread.items():
             if r.leader is None:
-                left[partition] = Unusual(f"the driver did not know who leads {partition}")
+                left[partition] = FallbackToLibrdkafka(f"the driver did not know who leads {partition}")
                 continue
             self._fetcher.add(partition, r.leader, r.start_offset, r.end_offset)
         while len(self._unread) > len(left):
@@ -148,13 +148,13 @@ class _Reading:
                 for chunk in self._fetcher.take(connection):
                     try:
                         yield from self._decoded(chunk)
-                    except Unusual as unusual:
-                        left[chunk.partition] = unusual
+                    except FallbackToLibrdkafka as fallback:
+                        left[chunk.partition] = fallback
                         raise
                     self._quiet_since_s = time.monotonic()  # not before: brokers are not silent while Spark works
                     del chunk  # it keeps the memory of the answer from being used again
             if time.monotonic() >= self._quiet_since_s + self._patience_s:
-                raise Unusual(f"nothing came for {self._patience_s:g} s")
+                raise FallbackToLibrdkafka(f"nothing came for {self._patience_s:g} s")
         if left:
             raise next(iter(left.values()))
 
@@ -165,11 +165,11 @@ class _Reading:
         self._fetcher.close()
         self._fetcher = self._new_fetcher()
 
-    def left(self, unusual: Unusual) -> Left:
-        """The ranges without the records that have been in a batch, now that `unusual` has ended the read."""
+    def left(self, fallback: FallbackToLibrdkafka) -> Left:
+        """The ranges without the records that have been in a batch, now that `fallback` has ended the read."""
         reasons = self._fetcher.left
-        if unusual not in reasons.values():
-            reasons = dict.fromkeys(self._unread, unusual) | reasons
+        if fallback not in reasons.values():
+            reasons = dict.fromkeys(self._unread, fallback) | reasons
         return Left(tuple(self._unread.values()), reasons, self._quiet_since_s)
 
     def rest(self) -> Iterator[pa.RecordBatch]:
@@ -195,7 +195,9 @@ class _Reading:
             for batch in decoded.batches:
                 yield from self._joined(batch)
         if position != chunk.next_offset:
-            raise Unusual(f"{partition}: batches end at offset {position}, and their headers say {chunk.next_offset}")
+            raise FallbackToLibrdkafka(
+                f"{partition}: batches end at offset {position}, and their headers say {chunk.next_offset}"
+            )
 
     def _move(self, partition: TopicPartition, position: int) -> None:
         r = self._unread[partition]._replace(start_offset=position)

@@ -23,17 +23,17 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as AssignedPartition
 
 from pyspark_kgroup.errors import DataLoss
-from pyspark_kgroup.executor.native.decode import Senseless, Unusual
+from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka, MalformedBatch
 from pyspark_kgroup.executor.read.consumer_security import credential_files, is_refusal, usable_here
 from pyspark_kgroup.executor.read.records import record_batch
 from pyspark_kgroup.limits import ARROW_BATCH_BYTES_MAX, ARROW_BATCH_ROWS_MAX, READ_SILENCE_WARNED_MS
 from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, out_of_log
 from pyspark_kgroup.shared.arrow import before, last_offsets, rebatch
-from pyspark_kgroup.shared.tickets import Range, ReadSettings
+from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, KgroupError, OptionError, WireError
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import ErrorCode, TopicPartition
-from spark_kgroup.peer_words import words_of
+from spark_kgroup.peer_words import printable_words
 from spark_kgroup.uncollected import uncollected
 
 log = logging.getLogger(__name__)
@@ -88,11 +88,11 @@ _UNKNOWN: Final = frozenset(
 
 
 def read_ranges(
-    ranges: Sequence[Range],
+    ranges: Sequence[OffsetRange],
     settings: ReadSettings,
     clock_s: Callable[[], float] = time.monotonic,
     *,
-    reasons: Mapping[TopicPartition, Unusual] = MappingProxyType({}),
+    reasons: Mapping[TopicPartition, FallbackToLibrdkafka] = MappingProxyType({}),
     quiet_since_s: float | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read exactly these ranges, each to its end.
@@ -269,7 +269,7 @@ def _whole(messages: Sequence[Message]) -> list[Message]:
 def _verdict(error: KafkaError) -> KgroupError | None:
     """The fatal error for `error`, or None if trying again may help."""
     if error.code() == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        return BrokerError("Fetch", error.code(), words_of(error.str()))
+        return BrokerError("Fetch", error.code(), printable_words(error.str()))
     return None
 
 
@@ -283,10 +283,10 @@ class _Unread:
 
     def __init__(
         self,
-        ranges: Sequence[Range],
+        ranges: Sequence[OffsetRange],
         settings: ReadSettings,
         clock_s: Callable[[], float],
-        reasons: Mapping[TopicPartition, Unusual] = MappingProxyType({}),
+        reasons: Mapping[TopicPartition, FallbackToLibrdkafka] = MappingProxyType({}),
         quiet_since_s: float | None = None,
     ) -> None:
         self.open = {TopicPartition(r.topic, r.partition): r for r in ranges if r.start_offset < r.end_offset}
@@ -341,8 +341,8 @@ class _Unread:
         else:
             self._refused_at_s = None
         if not self._last_error:  # the first of this read: if the read fails, its error names the last one
-            log.warning("%s. Trying again, for %.0f s at most.", words_of(error.str()), self._stall_timeout_s)
-        self._last_error = words_of(error.str())
+            log.warning("%s. Trying again, for %.0f s at most.", printable_words(error.str()), self._stall_timeout_s)
+        self._last_error = printable_words(error.str())
         self._verdict = self._verdict or _verdict(error)
         if error.code() in _UNKNOWN:  # for topic.metadata.propagation.max.ms by now. librdkafka names no partition
             self._some_gone = True
@@ -417,7 +417,7 @@ class _Unread:
 
     def _unreadable(self, partition: TopicPartition, why: str) -> WireError:
         """The error for a batch whose checksum is right."""
-        if isinstance(self._reasons.get(partition), Senseless):
+        if isinstance(self._reasons.get(partition), MalformedBatch):
             advice = (
                 "As its checksum is right, its producer wrote it so, and no consumer can read it: pass over it with a "
                 "fresh checkpoint and startingOffsets, or delete the records up to the next batch "
@@ -474,7 +474,7 @@ class _Unread:
         Raises:
             WireError: it was looked at before, and the native reader could not decode its records either.
         """
-        if partition in self._looks and isinstance(self._reasons.get(partition), Senseless):
+        if partition in self._looks and isinstance(self._reasons.get(partition), MalformedBatch):
             raise self._unreadable(partition, f"it gives nothing of it, and {log_range}")
         self._looks[partition] = str(log_range)
 
@@ -491,7 +491,9 @@ class _Unread:
             KgroupError: this user may not see it, or no record has come for too long.
         """
         if error.code() in _UNKNOWN and self._some_gone:
-            self._lose(deleted(partition, self._positions[partition], self._ends[partition]), self._ends[partition])
+            self._skip_loss(
+                deleted(partition, self._positions[partition], self._ends[partition]), self._ends[partition]
+            )
             return
         self._doubts.add(partition)
         self.on_error(error)
@@ -509,14 +511,14 @@ class _Unread:
         position, end = self._positions[partition], self._ends[partition]
         nearest = log_range.nearest(position)
         if nearest > position:
-            self._lose(out_of_log(partition, position, end, log_range), nearest)
+            self._skip_loss(out_of_log(partition, position, end, log_range), nearest)
         elif nearest == log_range.end_offset:  # and the range is open: it ends further
-            self._lose(out_of_log(partition, position, end, log_range), end)
+            self._skip_loss(out_of_log(partition, position, end, log_range), end)
         stopped = partition in self._stopped
         self._stopped.discard(partition)
         return nearest if partition in self.open and (stopped or nearest > position) else None
 
-    def _lose(self, loss: Loss, goes_on_at: int) -> None:
+    def _skip_loss(self, loss: Loss, goes_on_at: int) -> None:
         if self._fail_on_data_loss:
             raise DataLoss(f"{loss} {WAYS_OUT}")
         log.warning("Data loss: %s Skipping to offset %d.", loss, goes_on_at)

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from pyspark_kgroup.executor.native.read_ranges import Left, read_natively
-from pyspark_kgroup.shared.tickets import Range, ReadSettings
+from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 
 
-def read_ranges(ranges: Sequence[Range], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
+def read_ranges(ranges: Sequence[OffsetRange], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
     """Read exactly these ranges: see `range_reader.read_ranges`, which reads on where the native reader stops.
 
     The native reader's reasons, and the time for which it has waited, are handed on, so that the user sees one error

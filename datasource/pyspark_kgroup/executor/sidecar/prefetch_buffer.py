@@ -29,12 +29,12 @@ _EVERYTHING: Final = 2**63 - 1
 
 
 @dataclass(slots=True)
-class _Span:
+class _BufferedSpan:
     first: int
     next: int
 
 
-class _Run(NamedTuple):
+class _PartitionRows(NamedTuple):
     """Successive rows of one partition: `first_row` <= row < `end_row`."""
 
     partition: TopicPartition
@@ -46,7 +46,7 @@ class _Run(NamedTuple):
 
 class _Piece(NamedTuple):
     batch: pa.RecordBatch
-    runs: tuple[_Run, ...]
+    runs: tuple[_PartitionRows, ...]
     bytes: int
 
 
@@ -59,7 +59,7 @@ class PrefetchBuffer:
 
     def __init__(self) -> None:
         self.bytes = 0
-        self._spans: dict[TopicPartition, _Span] = {}
+        self._spans: dict[TopicPartition, _BufferedSpan] = {}
         self._pieces: deque[_Piece] = deque()
 
     @property
@@ -74,7 +74,7 @@ class PrefetchBuffer:
     def begin(self, partition: TopicPartition, offset: int) -> None:
         """Start a new span at `offset`. Earlier records of the partition are forgotten."""
         self.drop(partition)
-        self._spans[partition] = _Span(offset, offset)
+        self._spans[partition] = _BufferedSpan(offset, offset)
 
     def drop(self, partition: TopicPartition) -> None:
         """Forget the partition."""
@@ -108,7 +108,7 @@ class PrefetchBuffer:
         span = self._spans.get(partition)
         if span is None:
             return
-        piece = _piece_of(partition, batch)
+        piece = _one_partition_piece(partition, batch)
         (run,) = piece.runs
         if run.first_offset < span.next:
             raise ValueError(f"offset {run.first_offset} of {partition} came after {span.next - 1}")
@@ -160,17 +160,19 @@ def _piece(batch: pa.RecordBatch) -> _Piece:
     return _Piece(batch, tuple(_runs(batch)), batch.nbytes)
 
 
-def _piece_of(partition: TopicPartition, batch: pa.RecordBatch) -> _Piece:
+def _one_partition_piece(partition: TopicPartition, batch: pa.RecordBatch) -> _Piece:
     offsets, rows = batch["offset"], batch.num_rows
-    return _Piece(batch, (_Run(partition, 0, rows, offsets[0].as_py(), offsets[rows - 1].as_py()),), batch.nbytes)
+    return _Piece(
+        batch, (_PartitionRows(partition, 0, rows, offsets[0].as_py(), offsets[rows - 1].as_py()),), batch.nbytes
+    )
 
 
-def _runs(batch: pa.RecordBatch) -> Iterator[_Run]:
+def _runs(batch: pa.RecordBatch) -> Iterator[_PartitionRows]:
     topics, partitions, offsets = batch["topic"], batch["partition"], batch["offset"]
     first_row = 0
     for last_row in last_rows(batch):
         partition = TopicPartition(topics[last_row].as_py(), partitions[last_row].as_py())
-        yield _Run(partition, first_row, last_row + 1, offsets[first_row].as_py(), offsets[last_row].as_py())
+        yield _PartitionRows(partition, first_row, last_row + 1, offsets[first_row].as_py(), offsets[last_row].as_py())
         first_row = last_row + 1
 
 
@@ -187,7 +189,7 @@ def _divide(piece: _Piece, below: Mapping[TopicPartition, int]) -> tuple[_Piece,
     return _piece(_concatenate(taken)), _piece(_concatenate(left))
 
 
-def _first_row_at(batch: pa.RecordBatch, run: _Run, offset: int) -> int:
+def _first_row_at(batch: pa.RecordBatch, run: _PartitionRows, offset: int) -> int:
     """The first row of `run` at or past `offset`, or the row behind it."""
     if offset <= run.first_offset:
         return run.first_row

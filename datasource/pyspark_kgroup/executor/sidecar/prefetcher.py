@@ -17,7 +17,7 @@ from typing import Final
 
 from pyspark_kgroup.executor.native.broker_connection import BrokerConnection, Connecting
 from pyspark_kgroup.executor.native.connection_security import ConnectionSecurity
-from pyspark_kgroup.executor.native.decode import Decoder, Unusual
+from pyspark_kgroup.executor.native.decode import Decoder, FallbackToLibrdkafka
 from pyspark_kgroup.executor.native.fetch_settings import FetchSettings
 from pyspark_kgroup.executor.native.fetcher import Chunk, Fetcher
 from pyspark_kgroup.executor.sidecar.prefetch_buffer import PrefetchBuffer
@@ -68,7 +68,7 @@ class _Undecoded:
 class Prefetcher:
     """Fetches partitions that have a span in a `PrefetchBuffer`, each from the end of its span on.
 
-    All methods but `end` and `close` raise `Unusual` if a partition cannot be fetched natively.
+    All methods but `end` and `close` raise `FallbackToLibrdkafka` if a partition cannot be fetched natively.
 
     Args:
         ahead: of the seat.
@@ -99,7 +99,7 @@ class Prefetcher:
         self._fetcher = Fetcher(settings, security)
         self._leaders: dict[TopicPartition, Leader | None] = {}
         self._fetched: set[TopicPartition] = set()
-        self._parked: set[TopicPartition] = set()  # wait for room. Neither fetched nor parked: no known leader
+        self._paused: set[TopicPartition] = set()  # wait for room. Neither fetched nor paused: no known leader
         self._brokers = 0
         self._undecoded: dict[TopicPartition, _Undecoded] = {}
         self._undecoded_bytes = 0
@@ -114,35 +114,35 @@ class Prefetcher:
             for partition, leader in leaders.items()
             if partition not in self._leaders or self._leaders[partition] != leader
         }
-        self._park(moved)
+        self._pause(moved)
         for partition, leader in moved.items():
             before = self._leaders.get(partition)
             if before is None or leader is None or before.topic_id != leader.topic_id:
                 self._last_epochs.pop(partition, None)  # it may be another log
         self._leaders |= moved
-        self._parked.update(partition for partition, leader in moved.items() if leader is not None)
-        self._parked.difference_update(partition for partition, leader in moved.items() if leader is None)
+        self._paused.update(partition for partition, leader in moved.items() if leader is not None)
+        self._paused.difference_update(partition for partition, leader in moved.items() if leader is None)
         self._brokers = len({leader.node_id for leader in self._leaders.values() if leader is not None})
 
     def end(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching these. Their records that are not in a span yet are forgotten."""
-        self._park(partitions)
+        self._pause(partitions)
         for partition in partitions:
-            self._parked.discard(partition)
+            self._paused.discard(partition)
             self._leaders.pop(partition, None)
             self._decoders.pop(partition, None)
             self._last_epochs.pop(partition, None)
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Put all records that have come into the spans. Those that find no room are fetched again later."""
         for partition in list(self._undecoded):
             chunk = self._wait_no_more(partition)
             if self._room() > 0:
                 self._keep_decoded(chunk)
             else:
-                self._park([partition])
+                self._pause([partition])
 
-    def go_on(self) -> float | None:
+    def prefetch(self) -> float | None:
         """Between reads: fetch ahead, as far as there is room.
 
         Returns:
@@ -150,8 +150,8 @@ class Prefetcher:
         """
         room = self._room()
         if room > 0:
-            self._fetch_too(self._parked)
-            self._fetcher.ask(bytes_max=self._part_of(room))
+            self._fetch_too(self._paused)
+            self._fetcher.ask(bytes_max=self._divide_room(room))
         return self._fetcher.wait_s()
 
     def connections(self) -> Sequence[BrokerConnection | Connecting]:
@@ -171,13 +171,13 @@ class Prefetcher:
             unread: partition -> one past the last offset that is wanted now.
 
         Raises:
-            Unusual: none of them can be fetched natively. Those that can were read before.
+            FallbackToLibrdkafka: none of them can be fetched natively. Those that can were read before.
         """
         if self._room() > 0:
-            self._fetch_too(self._parked)
+            self._fetch_too(self._paused)
         else:
-            self._park([partition for partition in self._fetched if partition not in unread])
-            self._fetch_too(self._parked.intersection(unread))
+            self._pause([partition for partition in self._fetched if partition not in unread])
+            self._fetch_too(self._paused.intersection(unread))
         failed = [failure for partition in unread if (failure := self._failure(partition)) is not None]
         if failed and len(failed) == len(unread):
             raise failed[0]  # only now: partitions without a failure were read first
@@ -189,17 +189,17 @@ class Prefetcher:
         """Close its connections. Safe to call twice."""
         self._fetcher.close()
 
-    def _failure(self, partition: TopicPartition) -> Unusual | None:
+    def _failure(self, partition: TopicPartition) -> FallbackToLibrdkafka | None:
         """Why it cannot be fetched natively, or None if it can."""
         if partition not in self._fetched:
-            return Unusual(f"the driver did not know who leads {partition}")
+            return FallbackToLibrdkafka(f"the driver did not know who leads {partition}")
         return self._fetcher.left.get(partition)
 
     def _room(self) -> int:
         """Bytes that may still be held ahead. Undecoded records count as large as they may become."""
         return self._share() - self._ahead.bytes - int(self._undecoded_bytes * self._growth)
 
-    def _part_of(self, room: int) -> int:
+    def _divide_room(self, room: int) -> int:
         """How many bytes each broker may answer, so that all answers fit. One record batch comes whole."""
         return min(max(room // max(1, self._brokers), FETCH_BYTES_MIN), self._bytes_max)
 
@@ -210,15 +210,15 @@ class Prefetcher:
             assert leader is not None
             last_epoch = self._last_epochs.get(partition, -1)
             self._fetcher.add(partition, leader, self._ahead.next_offset(partition), last_epoch=last_epoch)
-            self._parked.discard(partition)
+            self._paused.discard(partition)
             self._fetched.add(partition)
 
-    def _park(self, partitions: Collection[TopicPartition]) -> None:
+    def _pause(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching these for now, and forget their records that are not in a span."""
         fetched = self._fetched.intersection(partitions)
         if fetched:
             self._fetched -= fetched
-            self._parked |= fetched
+            self._paused |= fetched
             self._fetcher.drop(fetched)
         for partition in partitions:
             if partition in self._undecoded:
@@ -235,10 +235,10 @@ class Prefetcher:
         room = self._room() - sum(len(chunk.records) for chunk in chunks)
         if unread is not None:
             if room <= 0:
-                self._park([c.partition for c in chunks if c.next_offset >= unread.get(c.partition, _ALL)])
+                self._pause([c.partition for c in chunks if c.next_offset >= unread.get(c.partition, _ALL)])
             self._fetcher.ask(at_once=True)
         elif room > 0:
-            self._fetcher.ask(bytes_max=self._part_of(room))
+            self._fetcher.ask(bytes_max=self._divide_room(room))
         bytes_max = DECODED_BYTES_MAX
         for chunk in chunks:
             if unread is None:
@@ -259,7 +259,7 @@ class Prefetcher:
         if self._ahead.next_offset(chunk.partition) >= end and self._room() > 0:
             self._keep_decoded(chunk)
         else:
-            self._park_if_cut(chunk)
+            self._pause_if_cut(chunk)
         return wanted
 
     def _keep(self, chunk: Chunk) -> None:
@@ -286,17 +286,17 @@ class Prefetcher:
         held, size = self._ahead.bytes, len(chunk.records)
         self._decode(chunk, _ALL, max(0, self._room()) + size)
         self._growth = max(1.0, (self._ahead.bytes - held) / size)
-        self._park_if_cut(chunk)
+        self._pause_if_cut(chunk)
 
-    def _park_if_cut(self, chunk: Chunk) -> None:
+    def _pause_if_cut(self, chunk: Chunk) -> None:
         if self._ahead.next_offset(chunk.partition) != chunk.next_offset:
-            self._park([chunk.partition])  # it goes on from the end of its span
+            self._pause([chunk.partition])  # it goes on from the end of its span
 
     def _decode(self, chunk: Chunk, end: int, bytes_max: int) -> None:
         """Put records into the span, from where that ends up to `end`, or until they have become `bytes_max`.
 
         Raises:
-            Unusual: they are not ordinary. The records before them are in the span.
+            FallbackToLibrdkafka: they are not ordinary. The records before them are in the span.
         """
         partition = chunk.partition
         position = self._ahead.next_offset(partition)
@@ -309,7 +309,7 @@ class Prefetcher:
         if decoded.leader_epoch >= 0:
             self._last_epochs[partition] = decoded.leader_epoch
         if decoded.complete and decoded.next_offset != min(end, chunk.next_offset):
-            raise Unusual(
+            raise FallbackToLibrdkafka(
                 f"{partition}: batches end at offset {decoded.next_offset}, and their headers say {chunk.next_offset}"
             )
 

@@ -28,9 +28,9 @@ from typing import Final, Literal, NoReturn
 import pyarrow as pa
 
 from pyspark_kgroup.errors import ChannelEnded
-from pyspark_kgroup.executor.native.decode import Unusual
+from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka
 from pyspark_kgroup.executor.sidecar.prefetch_buffer import PrefetchBuffer
-from pyspark_kgroup.executor.sidecar.seat_server import SeatServer, prefetcher_of
+from pyspark_kgroup.executor.sidecar.seat_server import SeatServer, make_prefetcher
 from pyspark_kgroup.executor.sidecar.sidecar_link import Link
 from pyspark_kgroup.limits import CHANNEL_SEND_MS
 from pyspark_kgroup.shared.channel import Frames, frame
@@ -246,7 +246,7 @@ def _serve(host: StartSeatServer, control: socket.socket, share: PrefetchQuota) 
     can_start = False
     try:
         control.setblocking(True)
-        prefetcher = prefetcher_of(ahead, share.get, settings)
+        prefetcher = make_prefetcher(ahead, share.get, settings)
         can_start = True
         try:
             SeatServer(control, ahead, prefetcher).run()
@@ -254,11 +254,11 @@ def _serve(host: StartSeatServer, control: socket.socket, share: PrefetchQuota) 
             prefetcher.close()
     except (BrokenPipeError, ConnectionResetError):
         log.debug("the sidecar has let seat %s go in the midst of a read", host.seat)
-    except Unusual as unusual:
+    except FallbackToLibrdkafka as fallback:
         # What this process lacks, it will lack again. A record or a broker that is not ordinary may be past soon.
-        lasting = unusual.lasting and not can_start
+        lasting = fallback.lasting and not can_start
         with suppress(OSError):  # the sidecar has hung up
-            control.sendall(frame(to_json(CannotFetch(reason=unusual.reason, lasting=lasting))))
+            control.sendall(frame(to_json(CannotFetch(reason=fallback.reason, lasting=lasting))))
     except Exception as problem:
         log.warning(
             "The server of seat %s ends: %r. Its worker goes on, and the next read starts another.", host.seat, problem

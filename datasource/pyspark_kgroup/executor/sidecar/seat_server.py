@@ -3,10 +3,10 @@
 Runs on: executor, in a fork of the `sidecar` (`seat_processes`). One thread.
 
 The sidecar asks it for ranges of offsets, and hands it the socket of the worker that reads them. The server sends that
-worker record batches (`batch_stream`). Records or answers that the native reader leaves to librdkafka (`Unusual`) are
-no error here: the server ends, in the midst of a read as well. Its worker reads the rest directly, by the rules of
-`range_reader`, and so do the seat's workers for a while (`SEAT_SERVER_REST_MS`, or `SEAT_SERVER_LASTING_REST_MS`). Then
-a read starts another server.
+worker record batches (`batch_stream`). Records or answers that the native reader leaves to librdkafka
+(`FallbackToLibrdkafka`) are no error here: the server ends, in the midst of a read as well. Its worker reads the rest
+directly, by the rules of `range_reader`, and so do the seat's workers for a while (`SEAT_SERVER_REST_MS`, or
+`SEAT_SERVER_LASTING_REST_MS`). Then a read starts another server.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.executor.batch_stream import BatchSender
-from pyspark_kgroup.executor.native.decode import Unusual
-from pyspark_kgroup.executor.native.means import native_means
+from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka
+from pyspark_kgroup.executor.native.reader_setup import native_reader_setup
 from pyspark_kgroup.executor.read.read_sizes import ReadSizes
 from pyspark_kgroup.executor.sidecar.prefetch_buffer import PrefetchBuffer
 from pyspark_kgroup.executor.sidecar.prefetcher import Prefetcher
@@ -40,7 +40,7 @@ _SLOW_S: Final = 1.0
 """How long rows may be kept back until a batch is full: the worker must not take us for dead."""
 
 
-def prefetcher_of(ahead: PrefetchBuffer, share: Callable[[], int], settings: ReadSettings) -> Prefetcher:
+def make_prefetcher(ahead: PrefetchBuffer, share: Callable[[], int], settings: ReadSettings) -> Prefetcher:
     """The prefetcher of a seat that is read with these settings.
 
     Args:
@@ -49,12 +49,12 @@ def prefetcher_of(ahead: PrefetchBuffer, share: Callable[[], int], settings: Rea
         settings: how to read.
 
     Raises:
-        Unusual: as `native_means`.
+        FallbackToLibrdkafka: as `native_reader_setup`.
     """
     return Prefetcher(
         ahead,
         share,
-        *native_means(settings),
+        *native_reader_setup(settings),
         include_headers=settings.include_headers,
         include_timestamps=settings.include_timestamps,
     )
@@ -76,17 +76,17 @@ class SeatServer:
         self._ahead = ahead
         self._prefetcher = prefetcher
         self._tags: Mapping[TopicPartition, str] = {}  # of the logs from which the records in `ahead` came
-        self._unusual: Unusual | None = None  # why the prefetcher cannot go on
+        self._fallback: FallbackToLibrdkafka | None = None  # why the prefetcher cannot go on
 
     def run(self) -> None:
         """Serve one read after the other, and fetch ahead between them.
 
         Raises:
-            Unusual: a partition cannot be fetched natively, or no record came for too long.
+            FallbackToLibrdkafka: a partition cannot be fetched natively, or no record came for too long.
             ChannelEnded: the sidecar sent a message that is no request to serve.
         """
         while True:
-            wait_s = self._prefetcher.go_on()
+            wait_s = self._prefetcher.prefetch()
             if not self._is_asked(wait_s):
                 self._prefetcher.take()
                 continue
@@ -112,7 +112,7 @@ class SeatServer:
         while data:
             self._frames.feed(data)
             if worker is not None and (message := self._frames.next()) is not None:
-                return worker, _serve_of(parse(message))
+                return worker, _expect_serve(parse(message))
             data = self._control.recv(65_536)
         return None
 
@@ -124,7 +124,7 @@ class SeatServer:
         If the worker has gone, no rows are reported: the reader of the rest counts its own.
 
         Raises:
-            Unusual: as `run`.
+            FallbackToLibrdkafka: as `run`.
         """
         owned = {TopicPartition(at.topic, at.partition): at.offset for at in request.owned}
         tags = {TopicPartition(at.topic, at.partition): at.tag for at in request.owned}
@@ -134,7 +134,7 @@ class SeatServer:
         ends = {TopicPartition(r.topic, r.partition): r.end_offset for r in request.ranges}
         finished = False
         try:
-            self._prefetcher.settle()
+            self._prefetcher.flush()
             self._forget_changed(tags)
             self._take_on(owned | starts, leaders)
             outlet = BatchSender(worker)
@@ -147,8 +147,8 @@ class SeatServer:
             log.debug("a worker has gone: %s", problem)
             if not finished:
                 self._say(WorkerGone())
-            if self._unusual is not None:  # the prefetcher has lost records that its next requests would not ask for
-                raise self._unusual from None
+            if self._fallback is not None:  # the prefetcher has lost records that its next requests would not ask for
+                raise self._fallback from None
         finally:
             worker.close()
         self._take_on(owned, leaders)  # the next batch begins there, also where other tasks read the rest of this one
@@ -191,7 +191,7 @@ class SeatServer:
             ends: partition -> one past the last offset.
 
         Raises:
-            Unusual: as `run`.
+            FallbackToLibrdkafka: as `run`.
         """
         gathered = _Gathered()
         progress, progress_at_s = self._progress(ends), time.monotonic()
@@ -202,8 +202,8 @@ class SeatServer:
                 break
             try:
                 self._prefetcher.fetch(unread)
-            except Unusual as unusual:
-                self._unusual = unusual
+            except FallbackToLibrdkafka as fallback:
+                self._fallback = fallback
                 yield from gathered.flush()  # else the worker would fetch these rows again
                 raise
             fetched = self._ahead.take(ends)
@@ -211,7 +211,9 @@ class SeatServer:
             if now_progress > progress:
                 progress, progress_at_s = now_progress, now_s
             elif now_s > progress_at_s + SEAT_SERVER_STALL_MS / 1000:
-                raise Unusual(f"nothing came for {SEAT_SERVER_STALL_MS / 1000:.0f} s from {next(iter(unread))}")
+                raise FallbackToLibrdkafka(
+                    f"nothing came for {SEAT_SERVER_STALL_MS / 1000:.0f} s from {next(iter(unread))}"
+                )
             elif gathered.since_s is not None:
                 yield from gathered.flush()
             if gathered.since_s is not None and now_s > gathered.since_s + _SLOW_S:
@@ -258,7 +260,7 @@ class _Gathered:
         return not self._pieces or (not large and rows <= ARROW_BATCH_ROWS_MAX and size <= FETCH_JOINED_BYTES_MAX)
 
 
-def _serve_of(message: QueryMessage) -> Serve:
+def _expect_serve(message: QueryMessage) -> Serve:
     if isinstance(message, Serve):
         return message
     raise ChannelEnded(f"The sidecar sent a {type(message).__name__} where it asks for a read.")

@@ -62,7 +62,7 @@ _LOOK_S: Final = 1.0
 """How often the sidecar looks for idle servers and queries."""
 
 
-def request_of(message: QueryMessage) -> Read | Hung | AddQuery:
+def expect_request(message: QueryMessage) -> Read | Hung | AddQuery:
     """`message` as a request of a worker's. Raises ChannelEnded if a sidecar does not serve such requests."""
     if isinstance(message, Read | Hung | AddQuery):
         return message
@@ -140,7 +140,7 @@ class Sidecar:
             now_s = time.monotonic()
             for query in list(self._queries.values()):
                 query.look_for_idle(now_s)
-            if not self._place.is_of(self._socket_inode):
+            if not self._place.has_socket(self._socket_inode):
                 self._end("another one has taken its place")  # a worker found this one silent
 
     # ------------------------------------------------------------------------------------------------------ queries
@@ -239,7 +239,7 @@ class Sidecar:
             client.close()
 
     async def _answer(self, link: Link, message: QueryMessage) -> None:
-        request = request_of(message)
+        request = expect_request(message)
         if isinstance(request, AddQuery):
             await link.send(await self._add_query(request, await link.receive_socket()))
         elif (query := self._queries.get(request.query)) is None:

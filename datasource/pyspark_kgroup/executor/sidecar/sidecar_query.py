@@ -49,14 +49,14 @@ log = logging.getLogger(__name__)
 _NUMBERS: Final = re.compile(r"\d+")
 
 
-def bind_of(message: QueryMessage) -> Bind:
+def expect_bind(message: QueryMessage) -> Bind:
     """The request of a worker that asks the registry by way of us. Raises ChannelEnded if it is not a `Bind`."""
     if isinstance(message, Bind):
         return message
     raise ChannelEnded(f"A worker sent a {type(message).__name__} where it asks what its ticket reads.")
 
 
-def account_of(message: QueryMessage, seat: str) -> Served:
+def expect_served(message: QueryMessage, seat: str) -> Served:
     """A worker's report on the seat that it has read directly. This sidecar passes it on to the registry.
 
     Raises:
@@ -184,7 +184,7 @@ class SidecarQuery:
                 await self._let_serve(server, link, bound, "server")
             case Bound(seat=name, ranges=ranges, home=home):
                 await link.send(ReadDirectly(seat=name, ranges=ranges, home=home))
-                await self._registry.report(account_of(await link.receive(), name))
+                await self._registry.report(expect_served(await link.receive(), name))
             case _:
                 raise ChannelEnded("The registry does not answer what a ticket reads.")
 
@@ -213,11 +213,11 @@ class SidecarQuery:
         self._asked_at_s = time.monotonic()
         await link.send(Welcome(serves_others=False))
         async with asyncio.timeout(CHANNEL_HANDSHAKE_MS / 1000):
-            asked = bind_of(await link.receive())
+            asked = expect_bind(await link.receive())
         answer = await self._registry.ask(asked)
         await link.send(answer)
         if isinstance(answer, Bound):
-            await self._registry.report(account_of(await link.receive(), answer.seat))
+            await self._registry.report(expect_served(await link.receive(), answer.seat))
 
     async def _let_serve(self, server: Server, link: Link, bound: Bound, over: Literal["server", "network"]) -> None:
         server.busy, server.reads_over, server.asked_at_s = True, over, time.monotonic()

@@ -57,7 +57,7 @@ class RegistryClient:
 
     def has_way(self, sidecars: Sequence[SidecarAddress]) -> bool:
         """Whether the registry or one of these may answer: workers of this executor have not failed with all lately."""
-        return any(not self._failures.has(_mark_of(way)) for way in (None, *sidecars))
+        return any(not self._failures.has(_mark_name(way)) for way in (None, *sidecars))
 
     def bind(
         self,
@@ -92,7 +92,7 @@ class RegistryClient:
                 try:
                     return self._bind(way, replace(executor, warm=False), scan, ticket)
                 except (ChannelEnded, KeyRefused) as failure:
-                    self._failures.add(_mark_of(way))
+                    self._failures.add(_mark_name(way))
                     problem = failure if problem is None or way is None else problem
                     if way is None and isinstance(failure, NobodyListens):
                         patience_s = min(insist_s, REGISTRY_GONE_MS / 1000)
@@ -106,13 +106,13 @@ class RegistryClient:
 
     def ask_home(self, home: SidecarAddress, scan: int, ticket: int) -> tuple[ReadFromServer, Channel] | None:
         """Ask a seat's home, on another executor, to serve a ticket's ranges. None if it does not."""
-        if self._failures.has(_mark_of(home)):
+        if self._failures.has(_mark_name(home)):
             return None
         try:
             channel = connect((home.host, home.port), self._key, home.server)
             answer = channel.ask(ReadAtHome(query=self._query, scan=scan, ticket=ticket), _ANSWER_S)
         except (ChannelEnded, KeyRefused):
-            self._failures.add(_mark_of(home))
+            self._failures.add(_mark_name(home))
             return None
         if not isinstance(answer, ReadFromServer):
             channel.close()
@@ -122,7 +122,7 @@ class RegistryClient:
     def _ways(self, sidecars: Sequence[SidecarAddress], *, all_of_them: bool) -> Sequence[SidecarAddress | None]:
         """The registry itself (None) and sidecars that ask it. Those that failed lately come last, or not at all."""
         ways = [None, *sidecars]
-        failed = [way for way in ways if self._failures.has(_mark_of(way))]
+        failed = [way for way in ways if self._failures.has(_mark_name(way))]
         return [way for way in ways if way not in failed] + (failed if all_of_them else [])
 
     def _bind(
@@ -141,6 +141,6 @@ class RegistryClient:
         return answer, channel
 
 
-def _mark_of(way: SidecarAddress | None) -> str:
+def _mark_name(way: SidecarAddress | None) -> str:
     """The mark of an executor whose workers could not use this way."""
     return _NO_REGISTRY if way is None else f"no-way-to-{way.executor.replace('/', '_')}-{way.port}"

@@ -24,22 +24,22 @@ each direction."""
 
 
 class SparkDelays:
-    """Spares this process, one of Spark's workers, Spark's delays. There is one instance in each process."""
+    """Avoids Spark's delays in this process, one of Spark's workers. There is one instance in each process."""
 
     def __init__(self) -> None:
         self._reads = 0
 
-    def spare(self) -> None:
-        """Spare this process the delays. To be called at the beginning of each read."""
+    def avoid(self) -> None:
+        """Avoid the delays in this process. To be called at the beginning of each read."""
         self._reads += 1
         match self._reads:
             case 1:
                 acknowledge_at_once(connections_to_jvm())
             case 2:
-                _spare_collections()
+                _freeze_living_objects()
 
 
-def _spare_collections() -> None:
+def _freeze_living_objects() -> None:
     """Take all living objects out of the garbage collector's sight, once in a worker's life.
 
     Spark's worker collects all garbage after each task (pyspark/daemon.py), which walks every object of every imported

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from pyspark_kgroup.shared.process_folder import start_ticks, stat_of
+from pyspark_kgroup.shared.process_folder import read_stat, start_ticks
 from pyspark_kgroup.shared.tickets import Executor, ReadSettings
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ def this_executor(task_cpus: int = 1) -> Executor:
     try:
         pid = os.getpid()
         while pid > 0:
-            if _name_of(pid) == "java":
+            if _read_name(pid) == "java":
                 command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
                 return Executor(
                     key=f"{host}:{pid}:{start_ticks(pid)}",
@@ -46,24 +46,24 @@ def this_executor(task_cpus: int = 1) -> Executor:
                     if (cores := _argument(command, "--cores")).isdecimal()
                     else 0,
                 )
-            pid = _parent_of(pid)
+            pid = _read_parent(pid)
     except OSError as problem:  # no /proc here
         log.debug("this process's executor is unknown: %s", problem)
     return Executor(key=f"{host}:{os.getppid()}", executor_id="", host=host, pid=os.getppid(), rack=rack, warm=False)
 
 
-def from_rack_of(executor: Executor, settings: ReadSettings) -> ReadSettings:
+def settings_for_rack(executor: Executor, settings: ReadSettings) -> ReadSettings:
     """`settings` for reading in this executor's rack (KIP-392), or in the query's if the executor has none."""
     if not executor.rack:
         return settings
     return replace(settings, consumer_config={**settings.consumer_config, _RACK: executor.rack})
 
 
-def _parent_of(pid: int) -> int:
-    return int(stat_of(pid)[1])
+def _read_parent(pid: int) -> int:
+    return int(read_stat(pid)[1])
 
 
-def _name_of(pid: int) -> str:
+def _read_name(pid: int) -> str:
     return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
 
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyspark_kgroup.errors import ChannelEnded, RegistryUnreachable, SeatRefused
 from pyspark_kgroup.executor.batch_stream import receive
 from pyspark_kgroup.executor.read.read_sizes import ReadSizes
-from pyspark_kgroup.executor.sidecar_dir import RecentFailures, SidecarDir, sidecar_dir_of
+from pyspark_kgroup.executor.sidecar_dir import RecentFailures, SidecarDir, find_sidecar_dir
 from pyspark_kgroup.executor.worker.registry_client import RegistryAnswer, RegistryClient
 from pyspark_kgroup.executor.worker.sidecar_start import (
     SidecarAnswer,
@@ -31,7 +31,7 @@ from pyspark_kgroup.executor.worker.sidecar_start import (
     SidecarUnavailable,
 )
 from pyspark_kgroup.executor.worker.spark_delays import SparkDelays
-from pyspark_kgroup.executor.worker.this_executor import from_rack_of, this_executor
+from pyspark_kgroup.executor.worker.this_executor import settings_for_rack, this_executor
 from pyspark_kgroup.limits import REGISTRY_PATIENCE_MS, SEAT_SERVER_SILENCE_MS, SIDECAR_START_AFTER_MS
 from pyspark_kgroup.shared.arrow import last_offsets
 from pyspark_kgroup.shared.channel import Channel
@@ -43,7 +43,7 @@ from pyspark_kgroup.shared.messages import (
     Refused,
     Served,
 )
-from pyspark_kgroup.shared.tickets import Executor, Range, ReadSettings, RegistryAccess, TicketPayload
+from pyspark_kgroup.shared.tickets import Executor, OffsetRange, ReadSettings, RegistryAccess, TicketPayload
 from spark_kgroup.model import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Worker:
     """A Python worker of an executor. There is one in each process, and Spark gives it many tickets.
 
     Args:
-        delays: spares this process some delays of Spark's. None in a process that is none of Spark's workers.
+        delays: avoids some delays of Spark in this process. None in a process that is none of Spark's workers.
     """
 
     def __init__(self, executor: Executor, delays: SparkDelays | None = None) -> None:
@@ -90,17 +90,17 @@ class Worker:
             KgroupError: as `reader.read_ranges`.
         """
         if self._delays is not None:
-            self._delays.spare()
-        batches = self._batches_of(replace(ticket, settings=from_rack_of(self._executor, ticket.settings)))
+            self._delays.avoid()
+        batches = self._read_batches(replace(ticket, settings=settings_for_rack(self._executor, ticket.settings)))
         columns = list(ticket.settings.columns)
         return (batch.select(columns) for batch in batches) if columns else batches
 
-    def _batches_of(self, ticket: TicketPayload) -> Iterator[pa.RecordBatch]:
+    def _read_batches(self, ticket: TicketPayload) -> Iterator[pa.RecordBatch]:
         # Without a registry (`prefetchBytes` 0) tickets carry their ranges.
         query = self._query(ticket.registry) if ticket.registry is not None else None
         answer, channel = query.ask(ticket) if query is not None else (None, None)
         try:
-            ranges: Sequence[Range] = ()
+            ranges: Sequence[OffsetRange] = ()
             match answer:
                 case ReadFromServer() if query is not None and channel is not None:
                     ranges = yield from query.receive(channel, answer, ticket.settings.include_headers)
@@ -143,7 +143,7 @@ class _Query:
     def __init__(self, executor: Executor, access: RegistryAccess, warned: set[str]) -> None:
         self._executor = executor
         self._query = access.query
-        place = _place_of(executor, access.key)
+        place = _sidecar_dir_or_none(executor, access.key)
         failures = RecentFailures(place, access.query)
         self._registry = RegistryClient(access.host or driver_host(), access.port, access.query, access.key, failures)
         self._sidecar = SidecarClient(executor, access, place, self._registry, failures)
@@ -163,7 +163,7 @@ class _Query:
         """
         missing = False
         try:
-            return self._sidecar.request(self._read_of(ticket))
+            return self._sidecar.request(self._make_read(ticket))
         except SidecarMissing:
             missing = True
         except SidecarUnavailable as why:
@@ -175,7 +175,7 @@ class _Query:
             self._start_sidecar_soon()
         return answer, channel
 
-    def _read_of(self, ticket: TicketPayload) -> Read:
+    def _make_read(self, ticket: TicketPayload) -> Read:
         """The request to a sidecar."""
         return Read(
             query=self._query,
@@ -241,7 +241,7 @@ class _Query:
 
     def read_at_home(
         self, answer: ReadDirectly | Bound, ticket: TicketPayload
-    ) -> Generator[pa.RecordBatch, None, Sequence[Range]]:
+    ) -> Generator[pa.RecordBatch, None, Sequence[OffsetRange]]:
         """The batches that the seat's home, another executor, sends over the network.
 
         Returns:
@@ -260,7 +260,7 @@ class _Query:
 
     def receive(
         self, channel: Channel, answer: ReadFromServer, include_headers: bool
-    ) -> Generator[pa.RecordBatch, None, Sequence[Range]]:
+    ) -> Generator[pa.RecordBatch, None, Sequence[OffsetRange]]:
         """The batches that the seat's server sends.
 
         Returns:
@@ -281,9 +281,9 @@ class _Query:
         return ()
 
 
-def _place_of(executor: Executor, key: bytes) -> SidecarDir | None:
+def _sidecar_dir_or_none(executor: Executor, key: bytes) -> SidecarDir | None:
     try:
-        return sidecar_dir_of(executor, key)
+        return find_sidecar_dir(executor, key)
     except OSError as problem:
         log.debug("there is no place for a sidecar: %s", problem)
         return None
@@ -306,7 +306,7 @@ def driver_host() -> str:
     return (context.getLocalProperty("spark.driver.host") if context is not None else None) or "localhost"
 
 
-def _read_directly(ranges: Sequence[Range], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
+def _read_directly(ranges: Sequence[OffsetRange], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
     """As `reader.read_ranges`, whose module is imported only if ranges are left to read."""
     if ranges:
         from pyspark_kgroup.executor.read.reader import read_ranges

@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from pyspark_kgroup.driver.boundary.ledger import Holding, Ledger, holders_of
+from pyspark_kgroup.driver.boundary.ledger import Holding, Ledger, find_holders
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
 from spark_kgroup.model import MemberIdentity, TopicDescription, TopicPartition
 from spark_kgroup.runtime.views import GroupView, SeatView
@@ -88,7 +88,7 @@ def test_a_partition_owned_without_a_break_is_kept_in_a_later_generation() -> No
 def test_of_two_seats_that_claim_to_own_a_partition_the_newer_generation_counts(turned: bool) -> None:
     old, new = seat_view({P0: who("a", 1)}, "a"), seat_view({P0: who("b", 2)}, "b")
     view = group_view(*((new, old) if turned else (old, new)))
-    assert holders_of(view) == {P0: new}
+    assert find_holders(view) == {P0: new}
 
 
 def test_a_partition_of_a_recreated_topic_is_forgotten() -> None:

@@ -80,8 +80,8 @@ def test_a_boundary_waits_for_the_look_that_a_rejoin_needs(world: World, monkeyp
     """Without it, AvailableNow would end before it has read partitions that have no owner yet."""
     group, driver = world(records=10)
     group.target[group.add_partition("t")] = "seat-0"
-    look, looked_at_ms = group._look, group.now_ms + LOOK_WAIT_MS // 2
-    monkeypatch.setattr(group, "_look", lambda: look() if group.now_ms >= looked_at_ms else None)
+    look, looked_at_ms = group._check_assignment, group.now_ms + LOOK_WAIT_MS // 2
+    monkeypatch.setattr(group, "_check_assignment", lambda: look() if group.now_ms >= looked_at_ms else None)
     assert elapsed_ms(group, driver.trigger) < LOOK_WAIT_MS
     assert len(group.forced) == 1
     assert set(driver.durable.owned) == {P0, P1}

@@ -21,17 +21,17 @@ import pytest
 from harness.waiting import wait_for
 
 from pyspark_kgroup.driver.registry import requests as requests_module
-from pyspark_kgroup.driver.registry import seats as seats_module
+from pyspark_kgroup.driver.registry import seat_bindings as seats_module
 from pyspark_kgroup.driver.registry.peers import Admissions
 from pyspark_kgroup.driver.registry.registry import Registry
 from pyspark_kgroup.driver.registry.reporting import Counts
 from pyspark_kgroup.driver.registry.requests import Requests
-from pyspark_kgroup.driver.registry.seats import Scan
+from pyspark_kgroup.driver.registry.seat_bindings import Scan
 from pyspark_kgroup.driver.registry.server import RegistryServer
 from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.limits import REGISTRY_PORT_WAIT_MS
 from pyspark_kgroup.shared.channel import Channel, Message, connect, frame
-from pyspark_kgroup.shared.tickets import Leader, Mode, Position, Range
+from pyspark_kgroup.shared.tickets import Leader, Mode, OffsetRange, Position
 from spark_kgroup.errors import OptionError
 
 SEATS = ("g-0", "g-1")
@@ -58,8 +58,8 @@ def beat(channel: Channel) -> list[str]:
     return list(answer["seats"])
 
 
-def reads_of(batch: int, seats: Sequence[str] = SEATS) -> dict[str, list[list[Range]]]:
-    return {seat: [[Range("t", SEATS.index(seat), 10 * batch, 10 * batch + 10)]] for seat in seats}
+def reads_of(batch: int, seats: Sequence[str] = SEATS) -> dict[str, list[list[OffsetRange]]]:
+    return {seat: [[OffsetRange("t", SEATS.index(seat), 10 * batch, 10 * batch + 10)]] for seat in seats}
 
 
 def plan(registry: Registry, batch: int, seats: Sequence[str] = SEATS) -> Scan:
@@ -301,12 +301,15 @@ def test_a_registry_without_descriptors_says_so_once_and_serves_those_it_has(
 # ------------------------------------------------------------------------------------------------------ large shares
 
 
-def shares(partitions: int) -> tuple[dict[str, list[list[Range]]], dict[str, list[Position]]]:
+def shares(partitions: int) -> tuple[dict[str, list[list[OffsetRange]]], dict[str, list[Position]]]:
     """A share of one seat with the longest names of topics and the largest offsets that Kafka has."""
     names = [f"{n:0249}" for n in range(partitions)]
     far = 2**63 - 1
     leader = Leader(12, "broker-12.example.org", 9092, 2**31 - 1, "f" * 32)
-    reads = {"g-0": [[Range(name, 0, far - 1, far, leader) for name in names]], "g-1": [[Range("t", 0, 0, 1)]]}
+    reads = {
+        "g-0": [[OffsetRange(name, 0, far - 1, far, leader) for name in names]],
+        "g-1": [[OffsetRange("t", 0, 0, 1)]],
+    }
     return reads, {
         "g-0": [Position(name, 0, far, "y" * 22 + "/12345") for name in names],
         "g-1": [Position("t", 0, 1, "")],
@@ -328,7 +331,7 @@ def test_the_server_of_a_divided_share_reads_its_first_piece_and_workers_the_oth
 ) -> None:
     """Rows that were fetched ahead are in the first piece. A server that read a later one would drop them."""
     channel = sidecar("1")
-    pieces = [[Range("t", 0, first, first + 10)] for first in (0, 10, 20)]
+    pieces = [[OffsetRange("t", 0, first, first + 10)] for first in (0, 10, 20)]
     scan = registry.plan("divided", {"g-0": pieces}, {"g-0": [Position("t", 0, 30, "id of t")]})
     for ticket, piece in enumerate(pieces):
         answer = ask(channel, "bind", scan=scan.scan_id, ticket=ticket, executor=executor("1"))
@@ -527,7 +530,7 @@ def test_of_batches_with_many_ranges_only_the_last_two_are_kept(
 ) -> None:
     monkeypatch.setattr(seats_module, "PAST_RANGES_MAX", 0)
 
-    class Reads(dict[str, list[list[Range]]]):
+    class Reads(dict[str, list[list[OffsetRange]]]):
         """A dict that can be referred to weakly."""
 
     def planned(batch: int) -> tuple[Scan, Callable[[], Mapping[str, Any] | None]]:

@@ -18,8 +18,8 @@ from pyspark.sql.streaming.listener import (
 )
 
 from pyspark_kgroup.driver.registry.reporting import Counts, commit_metadata, latest_offset
-from pyspark_kgroup.driver.registry.seats import Home
-from pyspark_kgroup.listener import KgroupListener, lag_of, line_of
+from pyspark_kgroup.driver.registry.seat_bindings import Home
+from pyspark_kgroup.listener import KgroupListener, format_line, parse_lag
 from pyspark_kgroup.offsets.checkpoint import Checkpoint, Owned, Period, Topic
 from pyspark_kgroup.shared.tickets import Executor
 from spark_kgroup.clock import monotonic_ms
@@ -138,7 +138,7 @@ def test_the_metadata_of_a_commit_says_who_serves_the_seat() -> None:
 
 
 def test_lag_by_partition_and_by_seat() -> None:
-    lag = lag_of(progress(reported()))
+    lag = parse_lag(progress(reported()))
     assert lag is not None
     assert (lag.query, lag.batch) == ("hello", 2)
     assert {each.partition: (each.seat, each.position, each.lag) for each in lag.partitions} == {
@@ -147,7 +147,7 @@ def test_lag_by_partition_and_by_seat() -> None:
         P2: ("seat-0", 5, 0),
     }
     assert lag.by_seat == {"seat-0": 4, "seat-1": 0}
-    assert line_of(lag) == (
+    assert format_line(lag) == (
         "query hello, batch 2: lag 4 in 3 partitions. "
         "seat-0 (executor 1 on h1, warm): 4, seat-1 (executor 2 on h1, warm): 0"
     )
@@ -164,7 +164,7 @@ def test_lag_by_partition_and_by_seat() -> None:
     ],
 )
 def test_other_sources_are_passed_over(other: dict[str, Any]) -> None:
-    assert lag_of(other) is None
+    assert parse_lag(other) is None
 
 
 def test_gauges_follow_the_progress_and_go_with_the_query() -> None:
@@ -255,6 +255,6 @@ def test_the_listeners_line_is_short_with_many_seats() -> None:
         f"seat-{index}": {"member": "m", "executor": "1", "host": "h", "warm": False, "since": 0}
         for index in range(100)
     }
-    lag = lag_of(progress({**reported(), "seats": seats}))
+    lag = parse_lag(progress({**reported(), "seats": seats}))
     assert lag is not None
-    assert line_of(lag).endswith("and 95 more seats")
+    assert format_line(lag).endswith("and 95 more seats")

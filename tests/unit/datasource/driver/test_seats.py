@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from pyspark_kgroup.driver.registry import seats as seats_module
-from pyspark_kgroup.driver.registry.seats import Binding, Scan, Seats
+from pyspark_kgroup.driver.registry import seat_bindings as seats_module
+from pyspark_kgroup.driver.registry.seat_bindings import Binding, Scan, SeatBindings
 from pyspark_kgroup.errors import SeatRefused
 from pyspark_kgroup.limits import MISSED_BATCHES_MIN, PAST_RANGES_MAX, SCANS_MAX
 from pyspark_kgroup.shared.tickets import Executor, Mode
@@ -27,14 +27,14 @@ def names(count: int) -> list[str]:
     return [f"s-{k}" for k in range(count)]
 
 
-def joined(count: int, *executors: Executor) -> Seats:
-    seats = Seats(names(count))
+def joined(count: int, *executors: Executor) -> SeatBindings:
+    seats = SeatBindings(names(count))
     for one in executors:
         seats.on_sidecar_joined(one, 0)
     return seats
 
 
-def ask(seats: Seats, scan: Scan, order: Iterable[Executor], now_ms: int = 0) -> list[Binding]:
+def ask(seats: SeatBindings, scan: Scan, order: Iterable[Executor], now_ms: int = 0) -> list[Binding]:
     """Bind all tickets of `scan` in turn, each asked for by the next executor of `order`, round and round."""
     return [
         seats.bind(scan.scan_id, ticket, who, now_ms)
@@ -42,23 +42,23 @@ def ask(seats: Seats, scan: Scan, order: Iterable[Executor], now_ms: int = 0) ->
     ]
 
 
-def settled(count: int, *executors: Executor) -> Seats:
+def settled(count: int, *executors: Executor) -> SeatBindings:
     """A query that binds late, its seats spread over `executors` in turn: s-0 at the first, s-1 at the second."""
     seats = joined(count, *executors)
     ask(seats, seats.plan("first", names(count)), executors)
     return seats
 
 
-def homes(seats: Seats) -> dict[str, str]:
+def homes(seats: SeatBindings) -> dict[str, str]:
     return {seat: home.executor.executor_id for seat, home in sorted(seats.homes.living().items())}
 
 
-def of(seats: Seats, *executors: Executor) -> dict[str, str]:
+def of(seats: SeatBindings, *executors: Executor) -> dict[str, str]:
     ids = {one.executor_id for one in executors}
     return {seat: home for seat, home in homes(seats).items() if home in ids}
 
 
-def counts(seats: Seats) -> dict[str, int]:
+def counts(seats: SeatBindings) -> dict[str, int]:
     held = list(homes(seats).values())
     return {home: held.count(home) for home in held}
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from pyspark_kgroup.driver.registry import seats as seats_module
-from pyspark_kgroup.driver.registry.seats import Binding, Home, Part, Scan, Seats, parts_of
+from pyspark_kgroup.driver.registry import seat_bindings as seats_module
+from pyspark_kgroup.driver.registry.seat_bindings import Binding, Home, Part, Scan, SeatBindings, make_parts
 from pyspark_kgroup.shared.tickets import Executor, Mode
 
 SEEDS = os.environ.get("KGROUP_SIMULATION_SEEDS")
@@ -64,7 +64,7 @@ class SeatWorld:
         self.rng = random.Random(seed)
         self.shape = shape
         self.names = [f"s-{k}" for k in range(shape.seats)]
-        self.seats = Seats(self.names)
+        self.seats = SeatBindings(self.names)
         self.now_ms = 0
         self.batch = 0
         self.started = 0
@@ -126,7 +126,7 @@ class SeatWorld:
             self.run(job, asked, tasks_max=self.rng.randrange(len(tasks) + 1) if limit else len(tasks))
             if not limit:
                 for scan in scans:
-                    once = Counter(parts_of(with_data))
+                    once = Counter(make_parts(with_data))
                     assert job.read(scan) == once, "each piece exactly once in each scan of each job"
         if tasks:
             self.all_reported = asked == set(tasks)

@@ -161,7 +161,7 @@ def test_a_number_of_seats_that_is_a_guess_or_leaves_some_idle_makes_a_warning(
     expected: str | None,
 ) -> None:
     command = [*JAVA, "--master", f"local[{slots}]" if slots else "yarn"]
-    monkeypatch.setattr(sizing, "_command_of", lambda _: command)
+    monkeypatch.setattr(sizing, "_read_command", lambda _: command)
     options = parse({**REQUIRED, **({"members": members} if members else {})})
     warning = seats_warning(options, seats, partitions)
     assert (warning is None) == (expected is None)
@@ -180,7 +180,7 @@ def test_a_number_of_seats_that_is_a_guess_or_leaves_some_idle_makes_a_warning(
 def test_seats_follow_executors_only_where_nobody_says_how_many_there_are_to_be(
     monkeypatch: pytest.MonkeyPatch, master: str, options: dict[str, str], expected: bool
 ) -> None:
-    monkeypatch.setattr(sizing, "_command_of", lambda _: [*JAVA, "--master", master])
+    monkeypatch.setattr(sizing, "_read_command", lambda _: [*JAVA, "--master", master])
     assert grows_with_executors(parse({**REQUIRED, **options})) == expected
 
 

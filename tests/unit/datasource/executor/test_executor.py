@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kgroup.executor.worker.this_executor import from_rack_of, this_executor
+from pyspark_kgroup.executor.worker.this_executor import settings_for_rack, this_executor
 from pyspark_kgroup.shared.process_folder import start_ticks
 from pyspark_kgroup.shared.tickets import ReadSettings
 
@@ -68,7 +68,7 @@ def test_an_executor_reads_in_the_rack_of_its_environment_and_else_in_that_of_th
     executor = this_executor()
     assert executor.rack == (own or "")
     config = {"client.id": "c", "client.rack": "of the query"}
-    found = from_rack_of(executor, ReadSettings(consumer_config=config)).consumer_config
+    found = settings_for_rack(executor, ReadSettings(consumer_config=config)).consumer_config
     assert found == {"client.id": "c", "client.rack": own or "of the query"}
 
 

@@ -11,10 +11,10 @@ from pyspark_kgroup.driver.registry.registry import Registry
 from pyspark_kgroup.driver.registry.requests import Requests
 from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.executor.sidecar import sidecar, sidecar_query
-from pyspark_kgroup.executor.sidecar.seat_server import _serve_of
+from pyspark_kgroup.executor.sidecar.seat_server import _expect_serve
 from pyspark_kgroup.shared.channel import Message
 from pyspark_kgroup.shared.messages import QueryMessage, parse
-from pyspark_kgroup.shared.tickets import Range
+from pyspark_kgroup.shared.tickets import OffsetRange
 
 MESSAGES = 50_000
 """The number of messages for each of four readers."""
@@ -142,7 +142,9 @@ def test_the_registry_understands_a_request_or_ends_its_connection() -> None:
 
     def read(message: Message) -> None:
         if random.random() < 0.001:
-            registry.plan(str(random.random()), {"g-0": [[Range("t", 0, 0, 1)]], "g-1": [[Range("t", 1, 0, 1)]]}, {})
+            registry.plan(
+                str(random.random()), {"g-0": [[OffsetRange("t", 0, 0, 1)]], "g-1": [[OffsetRange("t", 1, 0, 1)]]}, {}
+            )
         requests.answer(random.choice(peers), parse(message))
 
     outcomes = understood(read, 1)
@@ -151,15 +153,15 @@ def test_the_registry_understands_a_request_or_ends_its_connection() -> None:
     assert set(registry.homes()) <= {"g-0", "g-1"}
 
 
-def request_of(message: Message) -> object:
-    return sidecar.request_of(parse(message))
+def expect_request(message: Message) -> object:
+    return sidecar.expect_request(parse(message))
 
 
-def account_of(message: Message) -> object:
-    return sidecar_query.account_of(parse(message), "g-0")
+def expect_served(message: Message) -> object:
+    return sidecar_query.expect_served(parse(message), "g-0")
 
 
-@pytest.mark.parametrize("read", [request_of, account_of])
+@pytest.mark.parametrize("read", [expect_request, expect_served])
 def test_a_sidecar_understands_a_worker_or_ends_its_connection(read: Callable[[Message], object]) -> None:
     assert min(understood(read, 2).values()) > MESSAGES / 100
 
@@ -171,6 +173,6 @@ def test_a_seats_server_understands_its_share_or_ends() -> None:
         one = [random.choice(VALUES) for _ in range(4)]
         share = random.choice([message.get("ranges"), [*message.values()], [one], []])
         owned = random.choice([message.get("owned"), [one], []])
-        _serve_of(parse({"op": "serve", "ranges": share, "owned": owned, "tells_sizes": True}))
+        _expect_serve(parse({"op": "serve", "ranges": share, "owned": owned, "tells_sizes": True}))
 
     assert min(understood(read, 3).values()) > MESSAGES / 100

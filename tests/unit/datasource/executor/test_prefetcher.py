@@ -12,7 +12,7 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.executor.native import fetched_log
 from pyspark_kgroup.executor.native.connection_security import ConnectionSecurity
-from pyspark_kgroup.executor.native.decode import Unusual
+from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka
 from pyspark_kgroup.executor.native.fetch_settings import FetchSettings
 from pyspark_kgroup.executor.sidecar import prefetcher
 from pyspark_kgroup.executor.sidecar.prefetch_buffer import PrefetchBuffer
@@ -48,7 +48,7 @@ class Seat:
 
     def fetch_ahead_until(self, condition: Callable[[], bool], what: str) -> None:
         def condition_after_one_look() -> bool:
-            self.prefetcher.go_on()
+            self.prefetcher.prefetch()
             self.prefetcher.take()
             return condition()
 
@@ -56,7 +56,7 @@ class Seat:
 
     def read(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, list[int]]:
         """Read as a seat's server does. Returns the offsets of each partition in their order."""
-        self.prefetcher.settle()
+        self.prefetcher.flush()
         found: dict[TopicPartition, list[int]] = {tp: [] for tp in ends}
 
         def take() -> bool:
@@ -112,7 +112,7 @@ def test_small_answers_wait_undecoded_and_become_one_batch(seat: Seat) -> None:
         seat.begin(broker.leader(), P0)
         seat.fetch_ahead_until(lambda: 200 in asked_at(broker, P0), "the end of the log")
         assert seat.ahead.bytes == 0
-        seat.prefetcher.settle()
+        seat.prefetcher.flush()
         (batch,) = seat.ahead.take({P0: 200})
     assert batch["offset"].to_pylist() == list(range(200))
 
@@ -175,7 +175,7 @@ def test_no_more_is_asked_for_than_there_is_room(library: CDLL) -> None:
         seat.fetch_ahead_until(
             lambda: not seat.prefetcher.connections() and seat.ahead.bytes > 0, "nothing more to be asked for"
         )
-        seat.prefetcher.settle()
+        seat.prefetcher.flush()
         assert PREFETCH_BYTES_MIN / 2 < seat.ahead.bytes < PREFETCH_BYTES_MIN + 300_000, "one answer more, at most"
         sizes = [request.max_bytes for request in broker.fetches]
         assert sizes == sorted(sizes, reverse=True)
@@ -189,7 +189,7 @@ def test_a_read_goes_on_without_room_and_keeps_nothing_beyond_its_end(library: C
     with FetchBroker(answering(lambda n, offset: log(offset, 100, 1_000) if n or offset < 3_000 else b"")) as broker:
         seat.begin(broker.leader(), P1)
         seat.fetch_ahead_until(lambda: not seat.prefetcher.connections() and seat.ahead.bytes > 0, "no room to be left")
-        seat.prefetcher.settle()
+        seat.prefetcher.flush()
         full = seat.ahead.bytes
         seat.begin(broker.leader(), P0)
         assert seat.read({P0: 2_050}) == {P0: list(range(2_050))}
@@ -240,7 +240,7 @@ def test_waiting_records_that_decompress_to_more_than_the_room_are_fetched_again
         seat.begin(broker.leader(), *all_of_them)
         seat.fetch_ahead_until(lambda: all(200 in asked_at(broker, tp) for tp in all_of_them), "all to wait")
         assert seat.ahead.bytes == 0
-        seat.prefetcher.settle()
+        seat.prefetcher.flush()
         assert share - FETCH_BYTES_MAX < seat.ahead.bytes <= share + FETCH_BYTES_MAX
         assert seat.read(dict.fromkeys(all_of_them, 200)) == {tp: list(range(200)) for tp in all_of_them}
         assert seat.ahead.bytes == 0
@@ -315,7 +315,7 @@ def test_a_new_leader_hears_of_which_epoch_the_last_batch_was(seat: Seat) -> Non
         seat.begin(broker.leader(epoch=5), P0)
         seat.fetch_ahead_until(lambda: 20 in asked_at(broker, P0), "the end of the log")
         assert last_wanted(broker, P0) == (20, 5, 5)
-        seat.prefetcher.settle()
+        seat.prefetcher.flush()
         seat.prefetcher.begin({P0: broker.leader(epoch=6)})
         seat.fetch_ahead_until(lambda: last_wanted(broker, P0)[1] == 6, "the new leader to be asked")
         assert last_wanted(broker, P0) == (20, 6, 5)
@@ -346,7 +346,7 @@ def test_a_partition_that_begins_anew_is_asked_for_without_an_epoch(seat: Seat) 
     with FetchBroker(answering(lambda _, at: log(at, leader_epoch=5) if at < 20 else b"")) as broker:
         seat.begin(broker.leader(epoch=5), P0)
         seat.fetch_ahead_until(lambda: 20 in asked_at(broker, P0), "the end of the log")
-        seat.prefetcher.settle()
+        seat.prefetcher.flush()
         seat.prefetcher.end([P0])
         seat.begin(broker.leader(epoch=6), P0, offset=20)
         seat.fetch_ahead_until(lambda: last_wanted(broker, P0)[1] == 6, "it to be asked for anew")
@@ -357,7 +357,7 @@ def test_another_leader_is_asked_from_where_the_span_ends(seat: Seat) -> None:
     with FetchBroker(answering(up_to(20))) as old, FetchBroker(answering(up_to(40))) as new:
         seat.begin(old.leader(1), P0)
         seat.fetch_ahead_until(lambda: 20 in asked_at(old, P0), "the old leader's end")
-        seat.prefetcher.settle()
+        seat.prefetcher.flush()
         seat.prefetcher.begin({P0: new.leader(2, epoch=6)})
         assert seat.read({P0: 40}) == {P0: list(range(40))}
         assert asked_at(new, P0)[0] == 20
@@ -368,7 +368,7 @@ def test_a_partition_without_a_known_leader_is_unusual_only_when_it_is_read(seat
         seat.begin(None, P1)
         seat.begin(broker.leader(), P0)
         assert seat.read({P0: 20}) == {P0: list(range(20))}
-        with pytest.raises(Unusual, match="who leads t-1"):
+        with pytest.raises(FallbackToLibrdkafka, match="who leads t-1"):
             seat.read({P1: 1})
 
 
@@ -380,7 +380,7 @@ def test_partitions_of_a_broker_that_is_gone_are_unusual_when_the_others_of_a_re
         seat.begin(broker.leader(1), P0)
         seat.begin(gone, P1)
         seat.fetch_ahead_until(lambda: 20 in asked_at(broker, P0), "the end of the log that can be read")
-        with pytest.raises(Unusual, match="refused"):
+        with pytest.raises(FallbackToLibrdkafka, match="refused"):
             seat.read({P0: 20, P1: 20})
         assert (seat.ahead.next_offset(P0), seat.ahead.next_offset(P1)) == (20, 0)
         seat.prefetcher.begin({P0: broker.leader(1), P1: new.leader(3, epoch=6)})
@@ -402,9 +402,9 @@ def test_a_connection_that_ends_while_nothing_is_asked_is_opened_anew(library: C
 # ----------------------------------------------------------------------------------------- what is left to librdkafka
 
 
-def fetch_until_refused(seat: Seat, end: int) -> Unusual:
+def fetch_until_refused(seat: Seat, end: int) -> FallbackToLibrdkafka:
     """The reason why a read of `P0` up to `end` cannot go on natively."""
-    with pytest.raises(Unusual) as refused:
+    with pytest.raises(FallbackToLibrdkafka) as refused:
         wait_for(lambda: seat.prefetcher.fetch({P0: end}), "a refusal", every_s=0)
     return refused.value
 

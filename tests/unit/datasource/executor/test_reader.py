@@ -9,11 +9,11 @@ from harness.decoder import built_decoder
 from harness.fetch_broker import FetchBroker, answering, partition
 from harness.record_batches import Batch, Record
 
-from pyspark_kgroup.executor.native.decode import Unusual
+from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka
 from pyspark_kgroup.executor.read import range_reader
 from pyspark_kgroup.executor.read.reader import read_ranges
 from pyspark_kgroup.shared.arrow import arrow_schema
-from pyspark_kgroup.shared.tickets import Range, ReadSettings
+from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.model import TopicPartition
 
 
@@ -24,13 +24,17 @@ def reasons_given() -> dict[TopicPartition, str]:
 
 
 @pytest.fixture
-def left(monkeypatch: pytest.MonkeyPatch, reasons_given: dict[TopicPartition, str]) -> list[Range]:
+def left(monkeypatch: pytest.MonkeyPatch, reasons_given: dict[TopicPartition, str]) -> list[OffsetRange]:
     """The ranges that librdkafka is asked for. Its reader is not run: it needs a whole cluster (tests/kafka has it)."""
     built_decoder()
-    asked: list[Range] = []
+    asked: list[OffsetRange] = []
 
     def librdkafka(
-        ranges: Sequence[Range], _: ReadSettings, *, reasons: Mapping[TopicPartition, Unusual], quiet_since_s: float
+        ranges: Sequence[OffsetRange],
+        _: ReadSettings,
+        *,
+        reasons: Mapping[TopicPartition, FallbackToLibrdkafka],
+        quiet_since_s: float,
     ) -> Iterator[pa.RecordBatch]:
         asked.extend(ranges)
         reasons_given.update({partition: why.reason for partition, why in reasons.items()})
@@ -46,30 +50,30 @@ def log(first: int) -> bytes:
     return Batch([Record(offset) for offset in range(first, first + 10)]).encoded()
 
 
-def offsets(ranges: Sequence[Range], settings: ReadSettings) -> list[int]:
+def offsets(ranges: Sequence[OffsetRange], settings: ReadSettings) -> list[int]:
     return [offset for batch in read_ranges(ranges, settings) for offset in batch["offset"].to_pylist()]
 
 
-def test_ordinary_ranges_are_read_without_librdkafka(left: list[Range]) -> None:
+def test_ordinary_ranges_are_read_without_librdkafka(left: list[OffsetRange]) -> None:
     with FetchBroker(answering(lambda _, offset: log(offset))) as broker:
-        found = offsets([Range("t", 0, 0, 20, broker.leader())], ReadSettings(consumer_config={}))
+        found = offsets([OffsetRange("t", 0, 0, 20, broker.leader())], ReadSettings(consumer_config={}))
     assert found == list(range(20))
     assert left == []
 
 
 def test_librdkafka_reads_on_where_our_own_reader_met_something_unusual(
-    left: list[Range], reasons_given: dict[TopicPartition, str]
+    left: list[OffsetRange], reasons_given: dict[TopicPartition, str]
 ) -> None:
     with FetchBroker(answering(lambda n, offset: log(offset) if offset < 10 else partition(n, error=6))) as broker:
-        whole = Range("t", 0, 0, 20, broker.leader())
+        whole = OffsetRange("t", 0, 0, 20, broker.leader())
         assert offsets([whole], ReadSettings(consumer_config={})) == list(range(10))
     assert left == [whole._replace(start_offset=10)]
     assert reasons_given == {TopicPartition("t", 0): "t-0: NOT_LEADER_OR_FOLLOWER"}
 
 
-def test_librdkafka_alone_reads_everything(left: list[Range]) -> None:
+def test_librdkafka_alone_reads_everything(left: list[OffsetRange]) -> None:
     with FetchBroker(answering(lambda _, offset: log(offset))) as broker:
-        whole = Range("t", 0, 0, 20, broker.leader())
+        whole = OffsetRange("t", 0, 0, 20, broker.leader())
         assert offsets([whole], ReadSettings(consumer_config={}, reader="librdkafka")) == []
         assert broker.fake.connections == 0
     assert left == [whole]

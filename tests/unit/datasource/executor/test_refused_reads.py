@@ -3,10 +3,10 @@
 import pytest
 from confluent_kafka import KafkaError
 
-from pyspark_kgroup.executor.native.decode import Senseless, Unusual
+from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka, MalformedBatch
 from pyspark_kgroup.executor.read.range_reader import _Unread
 from pyspark_kgroup.offsets.data_loss import LogRange
-from pyspark_kgroup.shared.tickets import Range, ReadSettings
+from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, WireError
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import TopicPartition
@@ -21,7 +21,7 @@ AWAY = "ssl://b:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refu
 def read_of(*errors: tuple[int, str]) -> None:
     """A read that hears of each of these errors once a second, again and again."""
     now_s = [1000.0]
-    unread = _Unread([Range("t", 0, 0, 1)], ReadSettings(consumer_config={}), lambda: now_s[0])
+    unread = _Unread([OffsetRange("t", 0, 0, 1)], ReadSettings(consumer_config={}), lambda: now_s[0])
     while now_s[0] <= 1000 + STARTUP_TIMEOUT_MS / 1000 + 1:
         for error in errors:
             unread.on_error(KafkaError(*error))
@@ -48,10 +48,10 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 class Stalled:
     """A read that gets no records. Our own reader left it 20 s after the last record came."""
 
-    def __init__(self, **reasons: Unusual) -> None:
+    def __init__(self, **reasons: FallbackToLibrdkafka) -> None:
         self.now_s = 1_000.0
         reasons_by_partition = {TopicPartition("t", int(number[1:])): reason for number, reason in reasons.items()}
-        ranges = [Range("t", 0, 0, 10), Range("t", 1, 5, 10)]
+        ranges = [OffsetRange("t", 0, 0, 10), OffsetRange("t", 1, 5, 10)]
         how = ReadSettings(consumer_config={}, stall_timeout_ms=60_000)
         self.unread = _Unread(ranges, how, lambda: self.now_s, reasons_by_partition, 980.0)
 
@@ -71,7 +71,9 @@ def test_both_readers_have_one_deadline() -> None:
 
 
 def test_why_our_own_reader_left_what_is_open_is_in_the_error() -> None:
-    message = Stalled(p0=Unusual("t-0: OFFSET_OUT_OF_RANGE"), p1=Unusual("b:9092 did not answer in time")).end()
+    message = Stalled(
+        p0=FallbackToLibrdkafka("t-0: OFFSET_OUT_OF_RANGE"), p1=FallbackToLibrdkafka("b:9092 did not answer in time")
+    ).end()
     assert "Our own reader said before: t-0: OFFSET_OUT_OF_RANGE; b:9092 did not answer in time." in message
     assert "advertised.listeners" in message
     assert "Our own reader" not in Stalled().end()
@@ -114,7 +116,7 @@ def test_a_look_that_fails_here_or_finds_no_topic_decides_nothing() -> None:
 
 
 def test_a_batch_of_which_neither_reader_makes_records_is_final_at_the_second_look() -> None:
-    stalled = Stalled(p0=Senseless("a batch is not as Kafka writes it"))
+    stalled = Stalled(p0=MalformedBatch("a batch is not as Kafka writes it"))
     stalled.unread.on_idle_look(T0, LogRange(0, 200))
     stalled.unread.on_idle_look(T1, LogRange(0, 200))
     stalled.unread.on_idle_look(T1, LogRange(0, 200))

@@ -17,7 +17,7 @@ from harness.record_batches import Batch, Record
 from harness.waiting import wait_for
 
 from pyspark_kgroup.executor.batch_stream import receive
-from pyspark_kgroup.executor.native.decode import Unusual
+from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka
 from pyspark_kgroup.executor.sidecar import seat_processes, seat_server
 from pyspark_kgroup.executor.sidecar.prefetch_buffer import PrefetchBuffer
 from pyspark_kgroup.executor.sidecar.prefetcher import Prefetcher
@@ -35,7 +35,7 @@ from pyspark_kgroup.shared.messages import (
     parse,
     to_json,
 )
-from pyspark_kgroup.shared.tickets import Leader, Position, Range
+from pyspark_kgroup.shared.tickets import Leader, OffsetRange, Position
 from spark_kgroup.model import ErrorCode, TopicPartition
 
 P0, P1 = (TopicPartition("t", partition) for partition in range(2))
@@ -141,7 +141,7 @@ def read(
         ready: how many rows must have been there.
     """
     request = Serve(
-        ranges=tuple(Range(*tp, first, end, leaders[tp]) for tp in tags),
+        ranges=tuple(OffsetRange(*tp, first, end, leaders[tp]) for tp in tags),
         owned=tuple(Position(*tp, owned or end, tag, leaders[tp]) for tp, tag in tags.items()),
         tells_sizes=False,
     )
@@ -203,7 +203,7 @@ def test_a_server_whose_broker_is_silent_sends_the_rest_first_and_ends(
     with silent_leader(how, logs.broker) as silent:
         leaders = {P0: silent, P1: logs.broker.leader(2)}
         request = Serve(
-            ranges=tuple(Range(*tp, 0, 10, leader) for tp, leader in leaders.items()),
+            ranges=tuple(OffsetRange(*tp, 0, 10, leader) for tp, leader in leaders.items()),
             owned=tuple(Position(*tp, 10, "x/1", leader) for tp, leader in leaders.items()),
             tells_sizes=False,
         )
@@ -218,20 +218,22 @@ def test_a_server_ends_in_a_read_before_what_is_left_to_librdkafka(logs: Logs, c
     logs.refused_from[P0] = 4
     leaders = logs.leaders()
     request = Serve(
-        ranges=(Range(*P0, 0, 10, leaders[P0]),), owned=(Position(*P0, 10, "x/1", leaders[P0]),), tells_sizes=False
+        ranges=(OffsetRange(*P0, 0, 10, leaders[P0]),),
+        owned=(Position(*P0, 10, "x/1", leaders[P0]),),
+        tells_sizes=False,
     )
     assert offsets_until_cut_off(ask(control, request)) == [(0, offset) for offset in range(4)]
     assert answer(control) == CannotFetch(reason="t-0: UNKNOWN_SERVER_ERROR", lasting=False)
 
 
-@pytest.mark.parametrize(("where", "lasting"), [("prefetcher_of", True), ("SeatServer", False)])
+@pytest.mark.parametrize(("where", "lasting"), [("make_prefetcher", True), ("SeatServer", False)])
 def test_a_server_says_that_it_cannot_start_or_that_it_cannot_go_on(
     monkeypatch: pytest.MonkeyPatch, where: str, lasting: bool
 ) -> None:
     """A process without the decoder never has it. A record in an old format is past when its worker has read it."""
 
     def refuse(*_: object) -> object:
-        raise Unusual("the reason", lasting=True)
+        raise FallbackToLibrdkafka("the reason", lasting=True)
 
     monkeypatch.setattr(seat_processes, where, refuse)
     with serving() as control:
@@ -257,7 +259,7 @@ class Refusing:
     def fetch(self, _: object) -> None:
         self._looks += 1
         if self._looks > 1:
-            raise Unusual("t-0: an old format")
+            raise FallbackToLibrdkafka("t-0: an old format")
         row = {"topic": "t", "partition": 0, "offset": 0, "value": b"v", "timestampType": 0}
         self._ahead.add(pa.RecordBatch.from_pylist([row], arrow_schema(False)), P0)
 
@@ -266,7 +268,7 @@ class Refusing:
 
     def nothing(self, *_: object) -> None: ...
 
-    begin = end = settle = go_on = take = nothing
+    begin = end = flush = prefetch = take = nothing
 
 
 def test_a_server_that_cannot_go_on_ends_though_its_worker_has_gone_just_then() -> None:
@@ -274,11 +276,11 @@ def test_a_server_that_cannot_go_on_ends_though_its_worker_has_gone_just_then() 
     ours, its = socket.socketpair()
     ahead = PrefetchBuffer()
     server = SeatServer(its, ahead, cast("Prefetcher", Refusing(ahead)))
-    request = Serve(ranges=(Range(*P0, 0, 10),), owned=(Position(*P0, 10, "x/1"),), tells_sizes=False)
+    request = Serve(ranges=(OffsetRange(*P0, 0, 10),), owned=(Position(*P0, 10, "x/1"),), tells_sizes=False)
     with ours, its:
         ask(ours, request).close()
         ours.shutdown(socket.SHUT_WR)  # no other request comes
-        with pytest.raises(Unusual, match="an old format"):
+        with pytest.raises(FallbackToLibrdkafka, match="an old format"):
             server.run()
         assert answer(ours) == WorkerGone()
 

@@ -14,7 +14,7 @@ from harness.sidecars import Query, await_gone, read_on, sidecars_of, sleeping_e
 from harness.waiting import wait_for
 
 from pyspark_kgroup.errors import ChannelEnded
-from pyspark_kgroup.executor.sidecar_dir import sidecar_dir_of
+from pyspark_kgroup.executor.sidecar_dir import find_sidecar_dir
 from pyspark_kgroup.executor.worker.ticket_reader import Worker
 from pyspark_kgroup.limits import CHANNEL_REQUEST_BYTES_MAX
 from pyspark_kgroup.shared.channel import Channel, Message, connect, new_key
@@ -111,11 +111,11 @@ def test_the_folder_of_one_executor_does_not_reveal_that_of_another() -> None:
     digests = set()
     with sleeping_executor("1") as first, sleeping_executor("2") as second:
         for executor in (first, second):
-            prefix, _, digest = sidecar_dir_of(executor, key).folder.name.rpartition("-")
+            prefix, _, digest = find_sidecar_dir(executor, key).folder.name.rpartition("-")
             assert prefix.endswith(f"-{executor.pid}-{executor.key.rpartition(':')[2]}")  # for sweeps
             assert len(digest) == 16
             digests.add(digest)
-            assert sidecar_dir_of(executor, key) == sidecar_dir_of(executor, key)
+            assert find_sidecar_dir(executor, key) == find_sidecar_dir(executor, key)
     assert len(digests) == 2
 
 

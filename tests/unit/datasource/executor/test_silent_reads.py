@@ -6,7 +6,7 @@ import pytest
 
 from pyspark_kgroup.executor.read.range_reader import _Unread
 from pyspark_kgroup.limits import READ_SILENCE_WARNED_MS
-from pyspark_kgroup.shared.tickets import Range, ReadSettings
+from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.errors import WireError
 
 SILENCE_S = READ_SILENCE_WARNED_MS // 1000
@@ -18,7 +18,7 @@ class Reading:
     def __init__(self, stall_timeout_ms: int) -> None:
         self._now_s = 1000.0
         settings = ReadSettings(consumer_config={}, stall_timeout_ms=stall_timeout_ms)
-        self.unread = _Unread([Range("t", 0, 3, 8)], settings, lambda: self._now_s)
+        self.unread = _Unread([OffsetRange("t", 0, 3, 8)], settings, lambda: self._now_s)
 
     def wait(self, seconds: int) -> None:
         """No record comes for so long."""

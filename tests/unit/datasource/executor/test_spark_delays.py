@@ -52,7 +52,7 @@ def slow_down(sock: socket.socket) -> None:
 
 def test_after_each_task_the_jvm_is_acknowledged_at_once(jvm: Pair) -> None:
     ours, _ = jvm
-    SparkDelays().spare()
+    SparkDelays().avoid()
     for _ in range(2):
         slow_down(ours)
         gc.collect()
@@ -61,7 +61,7 @@ def test_after_each_task_the_jvm_is_acknowledged_at_once(jvm: Pair) -> None:
 
 def test_garbage_collections_during_a_task_acknowledge_nothing(jvm: Pair) -> None:
     ours, _ = jvm
-    SparkDelays().spare()
+    SparkDelays().avoid()
     slow_down(ours)
     gc.collect(0)
     gc.collect(1)
@@ -70,7 +70,7 @@ def test_garbage_collections_during_a_task_acknowledge_nothing(jvm: Pair) -> Non
 
 def test_other_connections_than_the_jvms_are_left_alone(jvm: Pair) -> None:
     with connected() as (ours, theirs):
-        SparkDelays().spare()
+        SparkDelays().avoid()
         slow_down(ours)
         gc.collect()
         assert not quick(ours)
@@ -116,11 +116,11 @@ def test_a_default_timeout_does_not_make_sparks_connection_non_blocking(jvm: Pai
 
 def test_imported_modules_are_frozen_at_the_second_read() -> None:
     delays = SparkDelays()
-    delays.spare()
+    delays.avoid()
     assert gc.get_freeze_count() == 0
-    delays.spare()
+    delays.avoid()
     frozen = gc.get_freeze_count()
     assert frozen > 0
     kept = [[number] for number in range(100)]
-    delays.spare()
+    delays.avoid()
     assert gc.get_freeze_count() < frozen + len(kept), "once in a worker's life"

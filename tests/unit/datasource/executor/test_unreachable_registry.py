@@ -16,7 +16,7 @@ from pyspark_kgroup.driver.registry.requests import Requests
 from pyspark_kgroup.driver.registry.server import RegistryServer
 from pyspark_kgroup.errors import RegistryUnreachable
 from pyspark_kgroup.executor import sidecar_dir
-from pyspark_kgroup.executor.sidecar_dir import RecentFailures, SidecarDir, sidecar_dir_of
+from pyspark_kgroup.executor.sidecar_dir import RecentFailures, SidecarDir, find_sidecar_dir
 from pyspark_kgroup.executor.worker import registry_client, ticket_reader
 from pyspark_kgroup.executor.worker.ticket_reader import Worker
 from pyspark_kgroup.limits import SIDECAR_RETRY_MS
@@ -60,7 +60,7 @@ def firewalled(server: RegistryServer) -> Iterator[TicketPayload]:
 
 @pytest.fixture
 def place(executor: Executor, server: RegistryServer) -> SidecarDir:
-    return sidecar_dir_of(executor, server.key)
+    return find_sidecar_dir(executor, server.key)
 
 
 def took_s(executor: Executor, ticket: TicketPayload, worker: Worker | None = None) -> float:
@@ -168,7 +168,7 @@ def test_a_worker_that_can_leave_no_mark_remembers_the_failure_for_as_long(
 
 def test_the_first_mark_of_an_executor_removes_those_of_executors_that_have_ended(place: SidecarDir) -> None:
     """Where no sidecar can be had, only marks are left in the folder of temporary files, and no sidecar sweeps them."""
-    ended = sidecar_dir_of(
+    ended = find_sidecar_dir(
         Executor(key="here:1:5", executor_id="0", host="here", pid=1), b"key"
     )  # another has that pid now
     ended.mark("no-registry-of-old")

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from pyspark_kgroup.offsets.adoption import Committed, Start, Writer, adopted_start, period_of, topic_key
+from pyspark_kgroup.offsets.adoption import Committed, Start, Writer, adopted_start, make_period, topic_key
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
 from pyspark_kgroup.offsets.offset_spec import OffsetSpec
 from spark_kgroup.model import MemberIdentity, TopicDescription, TopicPartition
@@ -159,7 +159,7 @@ def test_topics_without_ids_are_compared_by_name() -> None:
 def begun(offset: int, *, seat: str = "job-0", generation: int = 3, topic_id: UUID = OLD) -> Period:
     topic = TopicDescription(name="t", topic_id=topic_id, partition_count=4)
     owned_since = MemberIdentity(instance_id=seat, member_id="new", generation=generation)
-    return period_of(P1, offset, checkpoint=OWNED, topic=topic, seat=seat, owned_since=owned_since)
+    return make_period(P1, offset, checkpoint=OWNED, topic=topic, seat=seat, owned_since=owned_since)
 
 
 def test_a_seat_that_adopts_again_at_its_position_keeps_its_period() -> None:
@@ -192,7 +192,7 @@ def test_a_period_that_begins_where_the_last_one_did_differs_from_it_by_its_cut(
     owned_since = MemberIdentity(instance_id="job-0", member_id="new", generation=3)
 
     def adopted_at(offset: int) -> Period:
-        return period_of(P1, offset, checkpoint=checkpoint, topic=topic, seat="job-0", owned_since=owned_since)
+        return make_period(P1, offset, checkpoint=checkpoint, topic=topic, seat="job-0", owned_since=owned_since)
 
     assert adopted_at(40) == replace(held, cut=cut + 1)
     assert adopted_at(60) == replace(held, start=60, cut=0)

@@ -6,20 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_kgroup.offsets.pieces import Span, pieces, pieces_of_seats
+from pyspark_kgroup.offsets.pieces import OffsetInterval, pieces, pieces_of_seats
 from spark_kgroup.errors import OptionError
 from spark_kgroup.model import TopicPartition
 
 spans = st.dictionaries(
     st.builds(TopicPartition, st.sampled_from("tu"), st.integers(0, 9)),
-    st.builds(lambda first, count: Span(first, first + count), st.integers(0, 100), st.integers(-5, 300)),
+    st.builds(lambda first, count: OffsetInterval(first, first + count), st.integers(0, 100), st.integers(-5, 300)),
     max_size=12,
 )
 
 
 @given(spans, st.none() | st.integers(1, 50), st.none() | st.integers(1, 100))
 def test_pieces_are_all_offsets_once_and_as_many_and_as_small_as_asked(
-    wanted: dict[TopicPartition, Span], at_least: int | None, offsets_max: int | None
+    wanted: dict[TopicPartition, OffsetInterval], at_least: int | None, offsets_max: int | None
 ) -> None:
     cut = pieces(wanted, at_least, offsets_max)
     assert all(len(piece) == 1 for piece in cut)
@@ -34,13 +34,13 @@ def test_pieces_are_all_offsets_once_and_as_many_and_as_small_as_asked(
 
 def test_the_largest_ranges_are_divided_and_small_ones_stay_whole() -> None:
     large, small = TopicPartition("t", 0), TopicPartition("t", 1)
-    cut = pieces({large: Span(0, 1000), small: Span(0, 10)}, 5, None)
+    cut = pieces({large: OffsetInterval(0, 1000), small: OffsetInterval(0, 10)}, 5, None)
     assert [span.offsets for ((tp, span),) in cut if tp == large] == [250] * 4
-    assert [span for ((tp, span),) in cut if tp == small] == [Span(0, 10)]
+    assert [span for ((tp, span),) in cut if tp == small] == [OffsetInterval(0, 10)]
 
 
 def test_more_tasks_than_spark_bears_are_refused_with_a_number_that_fits() -> None:
-    many = {TopicPartition("t", number): Span(0, 10**9) for number in range(3)}
+    many = {TopicPartition("t", number): OffsetInterval(0, 10**9) for number in range(3)}
     with pytest.raises(OptionError, match=r"maxRecordsPerPartition is 1: .* Set it to \d+ or more\.$") as problem:
         pieces(many, None, 1)
     fits = int(str(problem.value).rpartition("Set it to ")[2].split()[0])
@@ -48,7 +48,7 @@ def test_more_tasks_than_spark_bears_are_refused_with_a_number_that_fits() -> No
 
 
 def test_nothing_to_read_is_no_task() -> None:
-    assert pieces({TopicPartition("t", 0): Span(7, 7)}, 100, 1) == []
+    assert pieces({TopicPartition("t", 0): OffsetInterval(7, 7)}, 100, 1) == []
 
 
 @given(
@@ -57,7 +57,7 @@ def test_nothing_to_read_is_no_task() -> None:
     st.none() | st.integers(1, 100),
 )
 def test_pieces_of_seats_are_their_shares_in_order_and_even(
-    wanted: dict[str, dict[TopicPartition, Span]], at_least: int | None, offsets_max: int | None
+    wanted: dict[str, dict[TopicPartition, OffsetInterval]], at_least: int | None, offsets_max: int | None
 ) -> None:
     cut = pieces_of_seats(wanted, at_least, offsets_max)
     for seat, shares in wanted.items():
@@ -72,7 +72,7 @@ def test_pieces_of_seats_are_their_shares_in_order_and_even(
 
 
 def test_a_seat_that_reads_enough_partitions_is_not_divided() -> None:
-    shares = {TopicPartition("t", number): Span(0, 10) for number in range(8)}
+    shares = {TopicPartition("t", number): OffsetInterval(0, 10) for number in range(8)}
     cut = pieces_of_seats({"s-0": shares, "s-1": shares}, 2, 80)
     assert [len(pieces_of_one) for pieces_of_one in cut.values()] == [1, 1]
     assert [len(piece) for each in cut.values() for piece in each] == [8, 8]
@@ -80,7 +80,7 @@ def test_a_seat_that_reads_enough_partitions_is_not_divided() -> None:
 
 def test_a_share_of_many_partitions_is_divided_in_one_pass() -> None:
     """Not in one for each piece, which took 11 s of CPU for these, before every batch."""
-    shares = {TopicPartition("t", number): Span(0, 100) for number in range(10_000)}
+    shares = {TopicPartition("t", number): OffsetInterval(0, 100) for number in range(10_000)}
     began_s = time.process_time()
     cut = pieces_of_seats({"s-0": shares}, 1_000, None)
     assert time.process_time() - began_s < 2

@@ -3,7 +3,7 @@
 import pytest
 
 from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
-from pyspark_kgroup.options.batch import BatchOptions, concerns_batches, given_for_streams, parse_batch
+from pyspark_kgroup.options.batch_options import BatchOptions, concerns_batches, given_for_streams, parse_batch
 from pyspark_kgroup.options.parser import parse
 from spark_kgroup.errors import OptionError
 from spark_kgroup.model import TopicPartition

@@ -20,7 +20,7 @@ from pyspark_kgroup.executor.native import broker_connection as module
 from pyspark_kgroup.executor.native import fetch_messages
 from pyspark_kgroup.executor.native.broker_connection import AnswerMemory, Broker, BrokerConnection
 from pyspark_kgroup.executor.native.connection_security import ConnectionSecurity, connection_security
-from pyspark_kgroup.executor.native.decode import Unusual
+from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka
 from pyspark_kgroup.shared.token_callback import CALLBACK
 from spark_kgroup.errors import OptionError
 from spark_kgroup.wire import messages
@@ -80,24 +80,27 @@ def test_the_newest_version_of_fetch_that_both_speak_is_taken_and_names_topics_w
 )
 def test_a_broker_without_a_version_in_common_is_unusual(versions: tuple[int, int], by_id: bool, why: str) -> None:
     """It has the same versions at the next read, so the reason is told once, not with each read."""
-    with FetchBroker(lambda _: None, versions=versions) as broker, pytest.raises(Unusual, match=why) as unusual:
+    with (
+        FetchBroker(lambda _: None, versions=versions) as broker,
+        pytest.raises(FallbackToLibrdkafka, match=why) as fallback,
+    ):
         connect(broker, by_id=by_id)
-    assert unusual.value.lasting
+    assert fallback.value.lasting
 
 
 def test_a_broker_without_fetch_is_unusual() -> None:
-    with FetchBroker(lambda _: None, versions=None) as broker, pytest.raises(Unusual, match="no Fetch"):
+    with FetchBroker(lambda _: None, versions=None) as broker, pytest.raises(FallbackToLibrdkafka, match="no Fetch"):
         connect(broker)
 
 
 def test_nobody_there_is_unusual() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with pytest.raises(Unusual, match=rf"127.0.0.1:{port}: .*refused"):
+    with pytest.raises(FallbackToLibrdkafka, match=rf"127.0.0.1:{port}: .*refused"):
         BrokerConnection.open(Broker("127.0.0.1", port), "me", ConnectionSecurity(), by_id=True)
-    with pytest.raises(Unusual, match=r"no-such-host\.invalid:9092"):
+    with pytest.raises(FallbackToLibrdkafka, match=r"no-such-host\.invalid:9092"):
         BrokerConnection.open(Broker("no-such-host.invalid", 9092), "me", ConnectionSecurity(), by_id=True)
-    with pytest.raises(Unusual, match="label"):
+    with pytest.raises(FallbackToLibrdkafka, match="label"):
         BrokerConnection.open(Broker("x" * 64 + ".example", 9092), "me", ConnectionSecurity(), by_id=True)
 
 
@@ -105,7 +108,7 @@ def test_nobody_there_is_unusual() -> None:
 def test_a_broker_that_accepts_and_says_nothing_is_unusual_within_the_bound() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
-        pytest.raises(Unusual, match="did not answer in time"),
+        pytest.raises(FallbackToLibrdkafka, match="did not answer in time"),
     ):
         BrokerConnection.open(Broker(*silent.getsockname()[:2]), "me", ConnectionSecurity(), by_id=True)
 
@@ -114,7 +117,7 @@ def test_a_broker_that_accepts_and_says_nothing_is_unusual_within_the_bound() ->
 def test_a_name_that_is_looked_up_for_ever_is_unusual_within_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     done = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: done.wait(60))
-    with pytest.raises(Unusual, match="did not answer in time"):
+    with pytest.raises(FallbackToLibrdkafka, match="did not answer in time"):
         BrokerConnection.open(Broker("slow.example", 9092), "me", ConnectionSecurity(), by_id=True)
     done.set()
 
@@ -155,7 +158,7 @@ def test_an_answer_is_received_whole_into_memory_that_is_used_again() -> None:
 def test_bytes_that_are_no_answer_are_unusual(answer: Any, why: str) -> None:
     with FetchBroker(lambda _: answer) as broker:
         connection = connect(broker)
-        with pytest.raises(Unusual, match=f"{broker.address}.*{why}"):
+        with pytest.raises(FallbackToLibrdkafka, match=f"{broker.address}.*{why}"):
             fetch(connection)
         connection.close()
 
@@ -165,7 +168,7 @@ def test_bytes_that_are_no_answer_are_unusual(answer: Any, why: str) -> None:
 def test_an_answer_that_does_not_come_or_not_to_its_end_is_unusual(begun: bytes) -> None:
     with FetchBroker(lambda _: Raw(begun)) as broker:
         connection = connect(broker)
-        with pytest.raises(Unusual, match="did not answer in time"):
+        with pytest.raises(FallbackToLibrdkafka, match="did not answer in time"):
             fetch(connection)
         connection.close()
 
@@ -174,7 +177,7 @@ def test_a_connection_that_has_ended_is_unusual_when_it_is_used() -> None:
     with FetchBroker(lambda _: None) as broker:
         connection = connect(broker)
         broker.stop()
-        with pytest.raises(Unusual):
+        with pytest.raises(FallbackToLibrdkafka):
             fetch(connection)
         connection.close()
 
@@ -200,7 +203,7 @@ def test_tls_is_spoken_as_the_properties_say(ca: trustme.CA, server_tls: ssl.SSL
         connection = connect(broker, trusted)
         assert bytes(fetch(connection)).count(b"x") >= 300_000
         connection.close()
-        with pytest.raises(Unusual, match="certificate verify failed"):
+        with pytest.raises(FallbackToLibrdkafka, match="certificate verify failed"):
             connect(broker, {**trusted, "ssl.ca.pem": trustme.CA().cert_pem.bytes().decode()})
     with pytest.raises(OptionError, match=r"ssl\.ca\.location"):
         connection_security({"security.protocol": "SSL", "ssl.ca.location": "/nowhere"})
@@ -218,7 +221,7 @@ def test_a_new_connection_of_the_same_reader_trusts_the_ca_that_is_on_disk_by_th
         BrokerConnection.open(broker.address, "me", security, by_id=True).close()
         next_ca = trustme.CA()
         next_ca.issue_cert("127.0.0.1").configure_cert(server_tls)
-        with pytest.raises(Unusual, match="certificate verify failed"):
+        with pytest.raises(FallbackToLibrdkafka, match="certificate verify failed"):
             BrokerConnection.open(broker.address, "me", security, by_id=True)
         next_ca.cert_pem.write_to_path(tmp_path / "ca.pem")
         BrokerConnection.open(broker.address, "me", security, by_id=True).close()
@@ -298,7 +301,7 @@ def test_a_session_that_ends_says_so_before_it_does() -> None:
     [(58, "PLAIN", "SASL_AUTHENTICATION_FAILED"), (0, "SCRAM-SHA-256", "UNSUPPORTED_SASL_MECHANISM")],
 )
 def test_a_login_that_is_refused_is_unusual_and_shows_no_secret(error: int, mechanism: str, why: str) -> None:
-    with FetchBroker(Logins(error)) as broker, pytest.raises(Unusual, match=why) as problem:
+    with FetchBroker(Logins(error)) as broker, pytest.raises(FallbackToLibrdkafka, match=why) as problem:
         connect(broker, {**PLAIN, "sasl.mechanism": mechanism})
     assert "hush" not in str(problem.value)
 
@@ -312,7 +315,7 @@ def test_a_scram_server_that_makes_no_sense_is_unusual() -> None:
             else messages.SaslHandshakeResponse(error_code=ErrorCode(0), mechanisms=("SCRAM-SHA-256",))
         )
 
-    with FetchBroker(anything) as broker, pytest.raises(Unusual, match="did not prove"):
+    with FetchBroker(anything) as broker, pytest.raises(FallbackToLibrdkafka, match="did not prove"):
         connect(broker, {**PLAIN, "sasl.mechanism": "SCRAM-SHA-256"})
 
 

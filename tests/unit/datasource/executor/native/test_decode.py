@@ -17,7 +17,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from pyspark_kgroup.executor.native import codecs as codecs_module
 from pyspark_kgroup.executor.native import decode as decode_module
-from pyspark_kgroup.executor.native.decode import Decoded, Decoder, Unusual
+from pyspark_kgroup.executor.native.decode import Decoded, Decoder, FallbackToLibrdkafka
 from pyspark_kgroup.limits import ARROW_BATCH_BYTES_MAX, ARROW_BATCH_ROWS_MAX, FETCH_JOINED_BYTES_MAX
 from pyspark_kgroup.shared.arrow import arrow_schema
 
@@ -157,7 +157,7 @@ def test_a_far_timestamp_is_no_obstacle_where_nobody_asks_for_timestamps(library
     decoder = Decoder(library, "t", 3, include_headers=False, include_timestamps=False)
     decoded = decoder.decode(memoryview(log), 0, ALL)
     assert [(row.offset, row.key) for row in rows_of(decoded)] == [(0, None), (1, b"k"), (2, None)]
-    with pytest.raises(Unusual, match="timestamp"):
+    with pytest.raises(FallbackToLibrdkafka, match="timestamp"):
         Decoder(library, "t", 3, include_headers=False).decode(memoryview(log), 0, ALL)
 
 
@@ -344,23 +344,23 @@ def test_an_answer_that_becomes_too_large_is_decoded_in_several_calls(
 
 def test_a_timestamp_beyond_what_spark_holds_is_unusual(decode: Decode) -> None:
     far = [Record(0), Record(1, timestamp_ms=TIME_MS * 1_000_000), Record(2)]
-    with pytest.raises(Unusual, match="timestamp"):
+    with pytest.raises(FallbackToLibrdkafka, match="timestamp"):
         decode(Batch(far).encoded())
     assert rows_of(decode(Batch(far).encoded(), 2)) == expected(far[2:])
-    with pytest.raises(Unusual, match="timestamp"):
+    with pytest.raises(FallbackToLibrdkafka, match="timestamp"):
         decode(Batch([Record(0)], append_time_ms=2**60).encoded())
 
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_a_record_format_of_before_kafka_0_11_is_unusual(decode: Decode, magic: int) -> None:
-    with pytest.raises(Unusual, match=r"before Kafka 0\.11"):
+    with pytest.raises(FallbackToLibrdkafka, match=r"before Kafka 0\.11"):
         decode(Batch([Record(0)], magic=magic).encoded())
 
 
 def test_a_wrong_checksum_is_unusual(decode: Decode) -> None:
     answer = bytearray(Batch([Record(0)]).encoded())
     answer[-1] ^= 1
-    with pytest.raises(Unusual, match="checksum"):
+    with pytest.raises(FallbackToLibrdkafka, match="checksum"):
         decode(bytes(answer))
 
 
@@ -395,7 +395,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("batch", MALFORMED.values(), ids=MALFORMED)
 def test_a_batch_that_is_not_as_kafka_writes_it_is_unusual(decode: Decode, batch: Batch) -> None:
-    with pytest.raises(Unusual, match="not as Kafka writes it"):
+    with pytest.raises(FallbackToLibrdkafka, match="not as Kafka writes it"):
         decode(batch.encoded(), end=2**63 - 1)
 
 
@@ -403,24 +403,24 @@ def test_a_batch_that_is_not_as_kafka_writes_it_is_unusual(decode: Decode, batch
 def test_a_batch_that_says_to_be_smaller_than_its_head_is_unusual(decode: Decode, size: int) -> None:
     answer = bytearray(Batch([Record(0)]).encoded())
     answer[8:12] = size.to_bytes(4, "big", signed=True)
-    with pytest.raises(Unusual, match="not as Kafka writes it"):
+    with pytest.raises(FallbackToLibrdkafka, match="not as Kafka writes it"):
         decode(bytes(answer))
 
 
 def test_batches_out_of_order_are_unusual(decode: Decode) -> None:
     for second in (0, 4):
-        with pytest.raises(Unusual, match="not as Kafka writes it"):
+        with pytest.raises(FallbackToLibrdkafka, match="not as Kafka writes it"):
             decode(Batch(log(0, 5)).encoded() + Batch([Record(second)]).encoded())
-    with pytest.raises(Unusual, match="not as Kafka writes it"):
+    with pytest.raises(FallbackToLibrdkafka, match="not as Kafka writes it"):
         decode(Batch([Record(-1)]).encoded())
 
 
 @pytest.mark.parametrize("key", [b"", b"\0\0\0", None])
 def test_a_control_batch_of_an_aborted_producer_without_a_type_is_unusual(decode: Decode, key: bytes | None) -> None:
     control = Batch([Record(0, key)], producer_id=7, attributes=CONTROL)
-    with pytest.raises(Unusual, match="not as Kafka writes it"):
+    with pytest.raises(FallbackToLibrdkafka, match="not as Kafka writes it"):
         decode(control.encoded(), aborted=[(7, 0)])
-    with pytest.raises(Unusual, match="not as Kafka writes it"):
+    with pytest.raises(FallbackToLibrdkafka, match="not as Kafka writes it"):
         decode(replace(control, codec="gzip").encoded(), aborted=[(7, 0)])
     assert decode(control.encoded()).next_offset == 1
 
@@ -439,19 +439,19 @@ def test_a_header_name_that_is_not_utf8_is_shown_and_the_others_as_they_are(deco
 def test_a_batch_that_cannot_be_decompressed_is_unusual(decode: Decode, codec: str) -> None:
     whole = compressed(codec, b"".join(bytes([n]) for n in range(200)))
     for payload in (b"", b"\xff" * 40, whole[:-5], whole[: len(whole) // 2]):
-        with pytest.raises(Unusual, match=r"decompressed|snappy|not as Kafka writes it"):
+        with pytest.raises(FallbackToLibrdkafka, match=r"decompressed|snappy|not as Kafka writes it"):
             decode(Batch([Record(0)], codec, payload=payload).encoded())
 
 
 @pytest.mark.parametrize("payload", [b"\x82SNAPPY\0", b"\x82SNAPPY\0" + bytes(8) + b"\xff" * 8, b"\x80" * 8])
 def test_a_broken_frame_of_snappy_java_is_unusual(decode: Decode, payload: bytes) -> None:
-    with pytest.raises(Unusual, match=r"snappy|not as Kafka writes it"):
+    with pytest.raises(FallbackToLibrdkafka, match=r"snappy|not as Kafka writes it"):
         decode(Batch([Record(0)], "snappy", payload=payload).encoded())
 
 
 @pytest.mark.parametrize("number", [5, 6, 7])
 def test_an_unknown_codec_is_unusual(decode: Decode, number: int) -> None:
-    with pytest.raises(Unusual, match=f"codec {number}"):
+    with pytest.raises(FallbackToLibrdkafka, match=f"codec {number}"):
         decode(Batch([Record(0)], attributes=number).encoded())
 
 
@@ -478,7 +478,7 @@ def test_a_batch_of_snappy_that_becomes_too_large_is_unusual(
     monkeypatch.setattr(codecs_module, "DECOMPRESSED_BYTES_MAX", size)
     assert rows_of(decode(batch.encoded())) == expected(batch.records)
     monkeypatch.setattr(codecs_module, "DECOMPRESSED_BYTES_MAX", size - 1)
-    with pytest.raises(Unusual, match="more than"):
+    with pytest.raises(FallbackToLibrdkafka, match="more than"):
         decode(batch.encoded())
 
 
@@ -512,7 +512,7 @@ def test_a_record_that_becomes_too_large_is_unusual(
     monkeypatch.setattr(decode_module, "DECOMPRESSED_BYTES_MAX", 100_000)
     assert rows_of(decode(batch.encoded())) == expected(batch.records)
     monkeypatch.setattr(decode_module, "DECOMPRESSED_BYTES_MAX", 40_000)
-    with pytest.raises(Unusual, match="a record becomes more than"):
+    with pytest.raises(FallbackToLibrdkafka, match="a record becomes more than"):
         decode(batch.encoded())
 
 
@@ -531,11 +531,11 @@ def test_a_batch_whose_later_pieces_are_odd_is_unusual(decode: Decode, codec: st
         (payload[:-90] + b"\xff" * 90, 20),
     ]:
         batch = replace(good, payload=compressed(codec, odd), count=count)
-        with pytest.raises(Unusual, match="not as Kafka writes it"):
+        with pytest.raises(FallbackToLibrdkafka, match="not as Kafka writes it"):
             decode(batch.encoded())
     whole = compressed(codec, payload)
     for cut in (whole[: len(whole) // 2], whole[:-3]):
-        with pytest.raises(Unusual, match=r"decompressed|not as Kafka writes it"):
+        with pytest.raises(FallbackToLibrdkafka, match=r"decompressed|not as Kafka writes it"):
             decode(replace(good, payload=cut).encoded())
 
 
@@ -543,6 +543,6 @@ def test_a_codec_that_pyarrow_was_built_without_is_unusual_and_lasts(
     decode: Decode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(codecs_module._STREAMS, 3, "lz4_raw")  # never a stream: refused by the same error
-    with pytest.raises(Unusual, match="PyArrow cannot decompress") as raised:
+    with pytest.raises(FallbackToLibrdkafka, match="PyArrow cannot decompress") as raised:
         decode(Batch([Record(0)], "lz4").encoded())
     assert raised.value.lasting

@@ -19,7 +19,7 @@ from kio.static.primitive import i8, i16, i32, i32Timedelta, i64, i64Timedelta
 
 from pyspark_kgroup.executor.native import fetch_messages as ours
 from pyspark_kgroup.executor.native.broker_connection import Broker
-from pyspark_kgroup.executor.native.decode import Unusual
+from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka
 from pyspark_kgroup.executor.native.fetch_messages import Batches, Bounds, Fetched, Wanted
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.codec import encode_entity
@@ -134,9 +134,9 @@ def test_an_answer_to_a_fetch_is_read_in_place(version: int) -> None:
 def test_an_answer_that_is_cut_anywhere_or_has_more_than_it_says_is_unusual(version: int) -> None:
     body = one_of_everything(version)
     for size in range(len(body)):
-        with pytest.raises(Unusual):
+        with pytest.raises(FallbackToLibrdkafka):
             ours.fetch_answer(version, memoryview(body)[:size])
-    with pytest.raises(Unusual, match="behind its last field"):
+    with pytest.raises(FallbackToLibrdkafka, match="behind its last field"):
         ours.fetch_answer(version, memoryview(body + b"\0"))
 
 
@@ -149,7 +149,7 @@ def test_an_answer_with_changed_bytes_is_read_or_unusual_and_never_reaches_beyon
         body[at % len(body)] = byte
     try:
         found = ours.fetch_answer(version, memoryview(body)).fetched
-    except Unusual:
+    except FallbackToLibrdkafka:
         return
     assert sum(len(one.records) for one in found) <= len(body)
 
@@ -159,7 +159,7 @@ def test_bytes_that_are_no_answer_are_read_or_unusual(body: bytes) -> None:
     for read in (ours.fetch_versions, ours.check_handshake, ours.sasl_answer, ours.brokers):
         try:
             read(memoryview(body))
-        except Unusual:
+        except FallbackToLibrdkafka:
             continue
 
 
@@ -171,13 +171,13 @@ def test_an_answer_that_lists_too_many_aborted_transactions_is_unusual(monkeypat
     monkeypatch.setattr(ours, "ABORTED_TRANSACTIONS_MAX", 2)
     ours.fetch_answer(ours.FETCH_BY_ID, memoryview(answer))
     monkeypatch.setattr(ours, "ABORTED_TRANSACTIONS_MAX", 1)
-    with pytest.raises(Unusual, match="more than 1 aborted transactions"):
+    with pytest.raises(FallbackToLibrdkafka, match="more than 1 aborted transactions"):
         ours.fetch_answer(ours.FETCH_BY_ID, memoryview(answer))
 
 
 def test_a_fetch_that_is_refused_as_a_whole_is_unusual_by_its_name() -> None:
     refused = encode_entity(response({}, error=ErrorCode.unsupported_version.value))
-    with pytest.raises(Unusual, match="UNSUPPORTED_VERSION"):
+    with pytest.raises(FallbackToLibrdkafka, match="UNSUPPORTED_VERSION"):
         ours.fetch_answer(17, memoryview(refused))
 
 
@@ -192,7 +192,7 @@ def test_metadata_of_no_topic_says_where_brokers_are(brokers: dict[int, Broker])
     assert ours.brokers_request() == encode_entity(asked)
     body = memoryview(encode_entity(of_brokers(brokers)))
     assert ours.brokers(body) == brokers
-    with pytest.raises(Unusual):
+    with pytest.raises(FallbackToLibrdkafka):
         ours.brokers(body[:5] if brokers else body[:4])
 
 
@@ -209,9 +209,9 @@ def api_versions(error: int = 0, **ranges: tuple[int, int]) -> memoryview:
 
 def test_versions_of_fetch_are_found_among_those_of_other_apis() -> None:
     assert ours.fetch_versions(api_versions(k0=(0, 9), k1=(4, 18), k18=(0, 4))) == (4, 18)
-    with pytest.raises(Unusual, match="no Fetch"):
+    with pytest.raises(FallbackToLibrdkafka, match="no Fetch"):
         ours.fetch_versions(api_versions(k0=(0, 9)))
-    with pytest.raises(Unusual, match="UNSUPPORTED_VERSION"):
+    with pytest.raises(FallbackToLibrdkafka, match="UNSUPPORTED_VERSION"):
         ours.fetch_versions(api_versions(error=35))
 
 
@@ -227,7 +227,7 @@ def sasl_answer(error: int, lifetime_ms: int) -> memoryview:
 
 def test_answers_to_a_login_say_what_the_broker_told_and_how_long_it_holds() -> None:
     assert ours.sasl_answer(sasl_answer(0, 3_600_000)) == (b"server", 3_600_000)
-    with pytest.raises(Unusual, match="SASL_AUTHENTICATION_FAILED"):
+    with pytest.raises(FallbackToLibrdkafka, match="SASL_AUTHENTICATION_FAILED"):
         ours.sasl_answer(sasl_answer(58, 0))
 
 
@@ -235,7 +235,7 @@ def test_answers_to_a_login_say_what_the_broker_told_and_how_long_it_holds() -> 
 def test_an_answer_to_another_request_is_unusual(api: int) -> None:
     tags = b"" if api == ours.API_VERSIONS else b"\0"
     assert ours.answer_body(api, 7, memoryview(b"\0\0\0\7" + tags + b"rest")) == memoryview(b"rest")
-    with pytest.raises(Unusual, match="request 6 where 7 was due"):
+    with pytest.raises(FallbackToLibrdkafka, match="request 6 where 7 was due"):
         ours.answer_body(api, 7, memoryview(b"\0\0\0\6" + tags + b"rest"))
 
 
@@ -249,17 +249,17 @@ def batch(first: int, count: int, **more: Any) -> bytes:
 def test_the_headers_of_batches_say_where_to_go_on() -> None:
     first, second = batch(10, 5, leader_epoch=3), batch(20, 2, leader_epoch=4)
     log = memoryview(first + second)
-    assert ours.batches_of(log, 12, None) == Batches(22, 4, len(log))
-    assert ours.batches_of(log, 12, 15) == Batches(15, 3, len(first)), "what lies past the end is not looked at"
-    assert ours.batches_of(log, 12, 16) == Batches(22, 4, len(log))
-    assert ours.batches_of(memoryview(b""), 12, 16) == Batches(-1, -1, 0)
+    assert ours.read_batch_headers(log, 12, None) == Batches(22, 4, len(log))
+    assert ours.read_batch_headers(log, 12, 15) == Batches(15, 3, len(first)), "what lies past the end is not looked at"
+    assert ours.read_batch_headers(log, 12, 16) == Batches(22, 4, len(log))
+    assert ours.read_batch_headers(memoryview(b""), 12, 16) == Batches(-1, -1, 0)
 
 
 def test_a_last_batch_that_is_not_whole_is_left_for_the_next_answer() -> None:
     first, second = batch(0, 5), batch(5, 5)
     for size in range(len(second)):
-        assert ours.batches_of(memoryview(first + second[:size]), 0, None) == Batches(5, 0, len(first))
-        assert ours.batches_of(memoryview(second[:size]), 5, None) == Batches(-1, -1, 0)
+        assert ours.read_batch_headers(memoryview(first + second[:size]), 0, None) == Batches(5, 0, len(first))
+        assert ours.read_batch_headers(memoryview(second[:size]), 5, None) == Batches(-1, -1, 0)
 
 
 @pytest.mark.parametrize(
@@ -277,5 +277,5 @@ def test_a_last_batch_that_is_not_whole_is_left_for_the_next_answer() -> None:
     ],
 )
 def test_headers_that_make_no_sense_are_unusual(log: bytes, why: str) -> None:
-    with pytest.raises(Unusual, match=why):
-        ours.batches_of(memoryview(log), 3, None)
+    with pytest.raises(FallbackToLibrdkafka, match=why):
+        ours.read_batch_headers(memoryview(log), 3, None)

@@ -21,7 +21,7 @@ from pyspark_kgroup.executor.native import broker_connection, fetched_log
 from pyspark_kgroup.executor.native import fetcher as module
 from pyspark_kgroup.executor.native.broker_connection import Broker, BrokerConnection, BrokerFailed
 from pyspark_kgroup.executor.native.connection_security import ConnectionSecurity, connection_security
-from pyspark_kgroup.executor.native.decode import Unusual
+from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka
 from pyspark_kgroup.executor.native.fetch_settings import FetchSettings
 from pyspark_kgroup.executor.native.fetched_log import LogLost
 from pyspark_kgroup.executor.native.fetcher import Chunk, Fetcher
@@ -112,7 +112,7 @@ def test_nothing_is_asked_of_a_range_that_is_done_nor_after_the_last() -> None:
         assert [(c.partition, c.next_offset) for c in next_chunks(fetcher)] == [(T0, 5), (T1, 10)]
         assert [(c.partition, c.next_offset) for c in next_chunks(fetcher)] == [(T1, 15)]
         assert fetcher.connections() == []
-        with pytest.raises(Unusual, match="nothing is left"):
+        with pytest.raises(FallbackToLibrdkafka, match="nothing is left"):
             fetcher.ready()
     assert fetches_of(broker) == [[(0, 0), (1, 0)], [(1, 10)]]
 
@@ -488,7 +488,7 @@ def test_a_leader_that_moved_nobody_knows_where_or_by_older_news_is_unusual(
     broker = FetchBroker(say)
     with fetching(broker) as fetcher:
         fetcher.add(T0, broker.leader(1, epoch=5), 0, 10)
-        with pytest.raises(Unusual, match="t-0: NOT_LEADER_OR_FOLLOWER"):
+        with pytest.raises(FallbackToLibrdkafka, match="t-0: NOT_LEADER_OR_FOLLOWER"):
             next_chunks(fetcher)
 
 
@@ -529,9 +529,9 @@ def test_leaders_that_do_not_settle_are_unusual_after_a_while(monkeypatch: pytes
     brokers += [FetchBroker(answer), FetchBroker(answer)]
     with fetching(*brokers) as fetcher:
         fetcher.add(T0, brokers[0].leader(2), 0, 10)
-        unusual = fail(fetcher)
+        fallback = fail(fetcher)
         asked = sum(len(broker.fetches) for broker in brokers)
-    assert unusual.reason == ("t-0: NOT_LEADER_OR_FOLLOWER" if moves else "t-0: UNKNOWN_LEADER_EPOCH")
+    assert fallback.reason == ("t-0: NOT_LEADER_OR_FOLLOWER" if moves else "t-0: UNKNOWN_LEADER_EPOCH")
     assert 3 < asked < 40, "again and again, with pauses"
 
 
@@ -686,14 +686,14 @@ def test_a_leader_that_does_not_tell_where_its_preferred_replica_is_loses_only_i
 UNKNOWN_ID, UNKNOWN_PARTITION, INCONSISTENT_ID = 100, 3, 103
 
 
-def fail(fetcher: Fetcher) -> Unusual:
+def fail(fetcher: Fetcher) -> FallbackToLibrdkafka:
     """The error that ends the fetches. Until then no record comes."""
 
     def read() -> None:
         while True:
             assert next_chunks(fetcher) == []
 
-    with pytest.raises(Unusual) as caught:
+    with pytest.raises(FallbackToLibrdkafka) as caught:
         read()
     return caught.value
 
@@ -734,9 +734,9 @@ def test_a_partition_that_a_known_topic_does_not_have_is_unusual_and_no_loss(
     broker = FetchBroker(answering(lambda n, _: partition(n, error=error)))
     with fetching(broker) as fetcher:
         fetcher.add(T0, broker.leader(), 0, 10)
-        unusual = fail(fetcher)
-    assert not isinstance(unusual, LogLost)
-    assert unusual.reason == f"t-0: {ErrorCode(error).name.upper()}"
+        fallback = fail(fetcher)
+    assert not isinstance(fallback, LogLost)
+    assert fallback.reason == f"t-0: {ErrorCode(error).name.upper()}"
 
 
 def test_a_log_that_is_no_longer_the_one_that_was_read_is_lost_from_there() -> None:
@@ -773,7 +773,7 @@ def test_an_answer_that_is_out_of_the_ordinary_is_unusual(say: Any, why: str) ->
     broker = FetchBroker(answering(say))
     with fetching(broker) as fetcher:
         fetcher.add(T0, broker.leader(), 5, 30)
-        with pytest.raises(Unusual, match=why):
+        with pytest.raises(FallbackToLibrdkafka, match=why):
             next_chunks(fetcher)
 
 
@@ -790,7 +790,7 @@ def test_an_answer_to_something_else_is_unusual(answer: Any, why: str) -> None:
     broker = FetchBroker(answer)
     with fetching(broker) as fetcher:
         fetcher.add(T0, broker.leader(), 0, 30)
-        with pytest.raises(Unusual, match=why):
+        with pytest.raises(FallbackToLibrdkafka, match=why):
             next_chunks(fetcher)
 
 
@@ -813,7 +813,7 @@ def test_a_partition_that_is_unusual_is_left_while_others_of_its_broker_are_read
         fetcher.add(T1, broker.leader(), 0)
         fetcher.add(T0, broker.leader(), 0, 20)
         assert positions_of(fetcher, 2) == [(T1, 0), (T1, 10)]
-        assert {each: unusual.reason for each, unusual in fetcher.left.items()} == {T0: why}
+        assert {each: fallback.reason for each, fallback in fetcher.left.items()} == {T0: why}
     assert broker.fake.connections == 1
 
 
@@ -834,7 +834,7 @@ def test_a_range_of_which_nothing_comes_twice_in_a_row_is_unusual() -> None:
         fetcher.add(T0, broker.leader(), 0, 30)
         for _ in range(5):
             next_chunks(fetcher, go_on=False)
-        with pytest.raises(Unusual, match="nothing from offset 20 to 30"):
+        with pytest.raises(FallbackToLibrdkafka, match="nothing from offset 20 to 30"):
             next_chunks(fetcher, go_on=False)
 
 
@@ -843,7 +843,7 @@ def test_a_batch_that_never_comes_whole_is_unusual() -> None:
     with fetching(broker) as fetcher:
         fetcher.add(T0, broker.leader(), 0, 30)
         assert next_chunks(fetcher) == []
-        with pytest.raises(Unusual, match="nothing from offset 0 to 30"):
+        with pytest.raises(FallbackToLibrdkafka, match="nothing from offset 0 to 30"):
             next_chunks(fetcher)
 
 
@@ -854,7 +854,7 @@ def test_a_broker_that_does_not_answer_in_time_is_unusual_and_named(monkeypatch:
     with fetching(broker) as fetcher:
         fetcher.add(T0, broker.leader(), 0, 30)
         fetcher.ask()
-        with pytest.raises(Unusual, match=f"{broker.address} did not answer in time"):
+        with pytest.raises(FallbackToLibrdkafka, match=f"{broker.address} did not answer in time"):
             fetcher.ready()
 
 
@@ -938,7 +938,7 @@ def test_settings_are_those_of_librdkafkas_properties_and_bounded() -> None:
     "config", [{"debug": "all"}, {"broker.address.family": "v4"}, {"fetch.max.bytes": "many"}, {"from.tomorrow": "1"}]
 )
 def test_a_property_that_only_librdkafka_understands_is_unusual(config: dict[str, str]) -> None:
-    with pytest.raises(Unusual, match=next(iter(config)) if "fetch" not in str(config) else "no number"):
+    with pytest.raises(FallbackToLibrdkafka, match=next(iter(config)) if "fetch" not in str(config) else "no number"):
         FetchSettings.of(config)
 
 

@@ -24,7 +24,7 @@ from pyspark_kgroup.executor.native.library import Loaded
 from pyspark_kgroup.executor.native.read_ranges import Left, read_natively
 from pyspark_kgroup.limits import FETCH_JOINED_BYTES_MAX
 from pyspark_kgroup.shared.arrow import arrow_schema
-from pyspark_kgroup.shared.tickets import Range, ReadSettings
+from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.errors import BrokerError
 from spark_kgroup.model import TopicPartition
 
@@ -45,14 +45,18 @@ def settings(**config: str) -> ReadSettings:
     return ReadSettings(consumer_config=config)
 
 
-def drained(ranges: Sequence[Range], how: ReadSettings | None = None) -> tuple[list[pa.RecordBatch], Sequence[Range]]:
+def drained(
+    ranges: Sequence[OffsetRange], how: ReadSettings | None = None
+) -> tuple[list[pa.RecordBatch], Sequence[OffsetRange]]:
     """The batches, and the ranges that are left."""
     batches, left = drained_with_reasons(ranges, how)
     assert left.reasons.keys() <= {TopicPartition(r.topic, r.partition) for r in left.ranges}
     return batches, left.ranges
 
 
-def drained_with_reasons(ranges: Sequence[Range], how: ReadSettings | None = None) -> tuple[list[pa.RecordBatch], Left]:
+def drained_with_reasons(
+    ranges: Sequence[OffsetRange], how: ReadSettings | None = None
+) -> tuple[list[pa.RecordBatch], Left]:
     """The batches, and the ranges that are left with their reasons."""
     batches: list[pa.RecordBatch] = []
     reading = read_natively(ranges, how or settings())
@@ -81,20 +85,24 @@ def test_ranges_are_read_exactly_whatever_the_batches_cut() -> None:
         answering(lambda n, offset: log(n, offset - offset % 10) + log(n, offset - offset % 10 + 10))
     ) as broker:
         leader = broker.leader()
-        ranges = [Range("t", 0, 3, 77, leader), Range("t", 1, 40, 41, leader), Range("t", 2, 5, 5, leader)]
+        ranges = [
+            OffsetRange("t", 0, 3, 77, leader),
+            OffsetRange("t", 1, 40, 41, leader),
+            OffsetRange("t", 2, 5, 5, leader),
+        ]
         batches, left = drained(ranges)
     assert left == ()
     assert rows(batches) == {0: list(range(3, 77)), 1: [40]}
 
 
 def test_nothing_to_read_asks_nobody() -> None:
-    assert drained([Range("t", 0, 5, 5)]) == ([], ())
+    assert drained([OffsetRange("t", 0, 5, 5)]) == ([], ())
 
 
 @pytest.mark.parametrize("codec", sorted(CODECS))
 def test_every_codec_is_read(codec: str) -> None:
     with FetchBroker(answering(lambda n, offset: log(n, offset, codec=codec))) as broker:
-        batches, left = drained([Range("t", 0, 0, 30, broker.leader())])
+        batches, left = drained([OffsetRange("t", 0, 0, 30, broker.leader())])
     assert (rows(batches), left) == ({0: list(range(30))}, ())
 
 
@@ -106,7 +114,7 @@ def test_aborted_transactions_and_markers_are_no_rows_and_positions_move_past_th
 
     with FetchBroker(answering(say)) as broker:
         how = settings(**{"isolation.level": "read_committed"})
-        batches, left = drained([Range("t", 0, 0, 11, broker.leader())], how)
+        batches, left = drained([OffsetRange("t", 0, 0, 11, broker.leader())], how)
         assert broker.fetches[0].isolation_level == 1
     assert (rows(batches), left) == ({0: [6, 7, 8, 9]}, ())
 
@@ -114,7 +122,7 @@ def test_aborted_transactions_and_markers_are_no_rows_and_positions_move_past_th
 def test_compacted_offsets_are_passed_over() -> None:
     gaps = Batch([Record(12, None, value(0, 12)), Record(17, None, value(0, 17))], base_offset=10, last_offset=19)
     with FetchBroker(answering(lambda _, __: gaps.encoded())) as broker:
-        batches, left = drained([Range("t", 0, 10, 20, broker.leader())])
+        batches, left = drained([OffsetRange("t", 0, 10, 20, broker.leader())])
         assert len(broker.fetches) == 1
     assert (rows(batches), left) == ({0: [12, 17]}, ())
 
@@ -129,7 +137,7 @@ def test_small_batches_are_joined_up_to_a_bound_and_large_ones_are_handed_on() -
         return large if offset == 100 else log(number, offset)
 
     with FetchBroker(answering(say)) as broker:
-        batches, left = drained([Range("t", 0, 0, 151, broker.leader())])
+        batches, left = drained([OffsetRange("t", 0, 0, 151, broker.leader())])
     assert [batch.num_rows for batch in batches] == [100, 1, 50]
     assert left == ()
 
@@ -174,7 +182,7 @@ def test_an_unusual_answer_ends_the_rows_where_the_next_reader_begins(
 
     with FetchBroker(answering(say)) as broker:
         leader = broker.leader()
-        batches, left = drained([Range("t", 0, 0, 100, leader), Range("t", 1, 0, 100, leader)])
+        batches, left = drained([OffsetRange("t", 0, 0, 100, leader), OffsetRange("t", 1, 0, 100, leader)])
     found = rows(batches)
     assert found.get(0, []) == list(range(10 * good))
     ends = {r.partition: (r.start_offset, r.end_offset) for r in left}
@@ -192,7 +200,7 @@ def test_why_a_partition_is_left_is_said_of_it_alone() -> None:
         return partition(number, error=1) if number == 0 else log(number, offset) if offset < 20 else bad_crc(offset)
 
     with FetchBroker(answering(say)) as broker:
-        _, left = drained_with_reasons([Range("t", n, 0, 100, broker.leader()) for n in range(2)])
+        _, left = drained_with_reasons([OffsetRange("t", n, 0, 100, broker.leader()) for n in range(2)])
     assert reasons_of(left) == {
         TopicPartition("t", 0): "t-0: OFFSET_OUT_OF_RANGE",
         TopicPartition("t", 1): "a batch does not have the checksum that it names",
@@ -203,7 +211,7 @@ def test_a_topic_that_this_user_may_not_read_is_final_and_nobody_else_is_asked(m
     monkeypatch.setattr(fetched_log, "FETCH_TROUBLE_MS", 0)
     refused = partition(1, error=29)
     with FetchBroker(answering(lambda n, offset: refused if n == 1 else log(n, offset))) as broker:
-        ranges = [Range("t", 0, 0, 10, broker.leader()), Range("t", 1, 0, 10, broker.leader())]
+        ranges = [OffsetRange("t", 0, 0, 10, broker.leader()), OffsetRange("t", 1, 0, 10, broker.leader())]
         with pytest.raises(BrokerError, match=r"TOPIC_AUTHORIZATION_FAILED: t-1: grant READ on the topic"):
             drained(ranges)
 
@@ -213,7 +221,7 @@ def test_rights_that_are_back_after_a_moment_are_no_error() -> None:
     with FetchBroker(
         answering(lambda n, at: partition(n, error=29) if next(asked, None) is not None else log(n, at))
     ) as broker:
-        batches, left = drained([Range("t", 0, 0, 10, broker.leader())])
+        batches, left = drained([OffsetRange("t", 0, 0, 10, broker.leader())])
     assert (rows(batches), left) == ({0: list(range(10))}, ())
 
 
@@ -222,7 +230,7 @@ def test_a_broker_that_throttles_for_ever_is_left_after_half_of_the_reads_patien
     with FetchBroker(lambda _: response({}, throttle_ms=1)) as broker:
         began_s = time.monotonic()
         _, left = drained_with_reasons(
-            [Range("t", 0, 0, 10, broker.leader())], replace(settings(), stall_timeout_ms=1_000)
+            [OffsetRange("t", 0, 0, 10, broker.leader())], replace(settings(), stall_timeout_ms=1_000)
         )
     assert reasons_of(left) == {TopicPartition("t", 0): "nothing came for 0.5 s"}
     assert began_s <= left.quiet_since_s <= began_s + 0.4
@@ -236,7 +244,7 @@ def test_the_time_that_spark_takes_for_a_batch_is_not_the_brokers() -> None:
     logs = {at: log(0, at, 10_000) for at in range(0, 30_000, 10_000)}
     with FetchBroker(answering(lambda _, at: logs[at])) as broker:
         found = 0
-        ranges, how = [Range("t", 0, 0, 30_000, broker.leader())], replace(settings(), stall_timeout_ms=1_000)
+        ranges, how = [OffsetRange("t", 0, 0, 30_000, broker.leader())], replace(settings(), stall_timeout_ms=1_000)
         for batch in read_natively(ranges, how):
             found += batch.num_rows
             wait_for(partial(is_past, time.monotonic() + 0.6), "longer than the patience")
@@ -252,7 +260,7 @@ def test_brokers_that_send_each_other_are_left_after_some_answers() -> None:
 
     with FetchBroker(pointing_to(2)) as first, FetchBroker(pointing_to(1)) as second:
         brokers.update({1: first.address, 2: second.address})
-        _, left = drained_with_reasons([Range("t", 0, 0, 10, first.leader(1))])
+        _, left = drained_with_reasons([OffsetRange("t", 0, 0, 10, first.leader(1))])
         assert len(first.fetches) + len(second.fetches) <= 6
     assert reasons_of(left) == {TopicPartition("t", 0): "t-0 has nothing from offset 0 to 10"}
 
@@ -265,7 +273,7 @@ def losing(error: int) -> Callable[[int, int], Any]:
 def test_a_topic_that_is_gone_in_the_midst_is_an_error_that_names_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetched_log, "FETCH_TROUBLE_MS", 0)
     with FetchBroker(answering(losing(100))) as broker:
-        ranges = [Range("t", n, 0, 50, broker.leader()) for n in range(2)]
+        ranges = [OffsetRange("t", n, 0, 50, broker.leader()) for n in range(2)]
         with pytest.raises(DataLoss, match=r"Offsets 20 to 49 of t-0 .+does not exist any more.+failOnDataLoss=false"):
             drained(ranges)
 
@@ -275,7 +283,7 @@ def test_a_topic_that_is_gone_in_the_midst_is_left_out_with_a_warning_and_the_ot
 ) -> None:
     monkeypatch.setattr(fetched_log, "FETCH_TROUBLE_MS", 0)
     with FetchBroker(answering(losing(100))) as broker:
-        ranges = [Range("t", n, 0, 50, broker.leader()) for n in range(2)]
+        ranges = [OffsetRange("t", n, 0, 50, broker.leader()) for n in range(2)]
         batches, left = drained(ranges, replace(settings(), fail_on_data_loss=False))
         wait_for(lambda: broker.fake.open_connections == 0, "the end of both connections")
     assert (rows(batches), left) == ({0: list(range(20)), 1: list(range(50))}, ())
@@ -296,7 +304,7 @@ def test_a_log_that_is_cut_in_the_midst_is_an_error_or_read_on_with_a_warning(
         return answering(lambda n, at: partition(n, diverging=(0, 15)) if read and at == 20 else log(n, at))(request)
 
     with FetchBroker(answer) as broker:
-        ranges = [Range("t", 0, 0, 50, broker.leader())]
+        ranges = [OffsetRange("t", 0, 0, 50, broker.leader())]
         how = replace(settings(), fail_on_data_loss=fail)
         if fail:
             with pytest.raises(DataLoss, match=r"Offsets 20 to 49 of t-0 .+from offset 15 on .+it was truncated"):
@@ -314,7 +322,7 @@ def test_a_connection_that_ends_in_the_midst_leaves_the_rest() -> None:
         return HUNG_UP if offset == 20 else answering(lambda n, at: log(n, at))(request)
 
     with FetchBroker(say) as broker:
-        batches, left = drained([Range("t", 0, 0, 30, broker.leader()), Range("t", 1, 0, 0)])
+        batches, left = drained([OffsetRange("t", 0, 0, 30, broker.leader()), OffsetRange("t", 1, 0, 0)])
     assert rows(batches) == {0: list(range(20))}
     assert [(r.start_offset, r.end_offset) for r in left] == [(20, 30)]
 
@@ -324,9 +332,9 @@ def test_a_broker_that_is_gone_leaves_its_own_ranges_and_all_others_are_read(cap
     with FetchBroker(answering(lambda n, offset: log(n, offset))) as broker:
         with FetchBroker(answering(lambda n, offset: log(n, offset))) as other:
             gone = other.leader(2)
-        batches, left = drained([Range("t", 0, 0, 30, gone), Range("t", 1, 0, 300, broker.leader(1))])
+        batches, left = drained([OffsetRange("t", 0, 0, 30, gone), OffsetRange("t", 1, 0, 300, broker.leader(1))])
     assert rows(batches) == {1: list(range(300))}
-    assert left == (Range("t", 0, 0, 30, gone),)
+    assert left == (OffsetRange("t", 0, 0, 30, gone),)
     (line,) = [record.getMessage() for record in caplog.records if "with librdkafka" in record.getMessage()]
     assert "refused" in line
 
@@ -346,7 +354,7 @@ def test_a_reason_that_lasts_is_given_once_in_a_process(
     monkeypatch.setitem(codecs._STREAMS, CODECS["lz4"], "lz4_raw")  # as PyArrow without lz4: refused by the same error
     how = settings()
     with FetchBroker(answering(lambda n, offset: log(n, offset) if offset < 10 else odd())) as broker:
-        whole = Range("t", 0, 0, 100, broker.leader())
+        whole = OffsetRange("t", 0, 0, 100, broker.leader())
         for _ in range(3):
             _, left = drained([whole], how)
             assert left == (whole._replace(start_offset=10),)
@@ -358,14 +366,16 @@ def test_a_reason_that_lasts_is_given_once_in_a_process(
 def test_a_batch_that_is_odd_behind_good_ones_in_an_answer_leaves_the_whole_answer() -> None:
     """Its rows are decoded together: none of them has been handed over."""
     with FetchBroker(answering(lambda n, offset: log(n, offset) + bad_crc(offset + 10))) as broker:
-        batches, left = drained([Range("t", 0, 0, 30, broker.leader())])
+        batches, left = drained([OffsetRange("t", 0, 0, 30, broker.leader())])
     assert sum(batch.num_rows for batch in batches) == left[0].start_offset
 
 
 def test_a_range_whose_leader_nobody_knows_is_left_and_all_others_are_read() -> None:
     with FetchBroker(answering(lambda n, at: log(n, at))) as broker:
-        unknown = Range("t", 1, 0, 20)
-        batches, left = drained([Range("t", 0, 0, 20, broker.leader()), unknown, Range("t", 2, 0, 20, broker.leader())])
+        unknown = OffsetRange("t", 1, 0, 20)
+        batches, left = drained(
+            [OffsetRange("t", 0, 0, 20, broker.leader()), unknown, OffsetRange("t", 2, 0, 20, broker.leader())]
+        )
     assert (rows(batches), left) == ({0: list(range(20)), 2: list(range(20))}, (unknown,))
 
 
@@ -373,7 +383,7 @@ def test_a_range_whose_leader_nobody_knows_is_left_and_all_others_are_read() -> 
 def test_an_unknown_property_or_a_missing_decoder_leaves_everything_with_one_warning_each(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ranges = (Range("t", 0, 0, 10),)
+    ranges = (OffsetRange("t", 0, 0, 10),)
     for _ in range(2):
         assert drained(ranges, settings(debug="all")) == ([], ranges)
         assert drained(ranges, settings(**{"security.protocol": "SSL", "ssl.ca.location": "/nowhere"})) == ([], ranges)
@@ -390,7 +400,7 @@ def test_an_unknown_property_or_a_missing_decoder_leaves_everything_with_one_war
 
 def test_connections_end_with_the_read_and_when_spark_stops_early(library: CDLL) -> None:
     with FetchBroker(answering(lambda n, offset: log(n, offset, 5_000))) as broker:
-        ranges = [Range("t", 0, 0, 1_000_000, broker.leader())]
+        ranges = [OffsetRange("t", 0, 0, 1_000_000, broker.leader())]
         with closing(read_natively(ranges, settings())) as reading:
             assert next(reading).num_rows > 0
             assert broker.fake.open_connections == 1
@@ -402,7 +412,7 @@ def test_connections_end_with_the_read_and_when_spark_stops_early(library: CDLL)
 def test_a_reader_that_is_stopped_early_says_nothing_of_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with FetchBroker(answering(lambda n, offset: log(n, offset, 5_000))) as broker:
-        reading: Iterator[pa.RecordBatch] = read_natively([Range("t", 0, 0, 10**6, broker.leader())], settings())
+        reading: Iterator[pa.RecordBatch] = read_natively([OffsetRange("t", 0, 0, 10**6, broker.leader())], settings())
         next(reading)
         reading.close()  # type: ignore[attr-defined]
     assert "librdkafka" not in caplog.text

@@ -13,7 +13,7 @@ from spark_kgroup.member.consumer_contract import NewsExpected
 from spark_kgroup.model import CLASSIC, CONSUMER, DescribedGroup, DescribedMember, MemberIdentity, TopicPartition
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings, ProtocolSettings
-from spark_kgroup.runtime.shares import Shares
+from spark_kgroup.runtime.target_watch import TargetWatch
 from spark_kgroup.wire.groups import Groups
 
 P0 = frozenset({TopicPartition("orders", 0)})
@@ -63,7 +63,7 @@ class World:
 
     def __post_init__(self) -> None:
         seats = cast("dict[str | None, Session]", {"a": self.a, "b": self.b})
-        self.shares = Shares(SETTINGS, cast("Groups", self), seats, lambda: self.known.append(self.shares.known))
+        self.shares = TargetWatch(SETTINGS, cast("Groups", self), seats, lambda: self.known.append(self.shares.known))
 
     async def describe(self, _group: str, **_: Any) -> DescribedGroup:
         if self.failures:
@@ -157,7 +157,7 @@ async def test_a_change_of_our_own_doing_is_asked_about_anew() -> None:
 
 def test_a_classic_group_tells_its_members_all_there_is() -> None:
     sessions = cast("dict[str | None, Session]", {"a": Seat("a", 2)})
-    shares = Shares(
+    shares = TargetWatch(
         replace(SETTINGS, protocol=ProtocolSettings(name=CLASSIC)), cast("Groups", None), sessions, lambda: None
     )
     assert shares.known

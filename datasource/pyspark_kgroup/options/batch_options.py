@@ -14,12 +14,12 @@ from pyspark_kgroup.options import rows
 from pyspark_kgroup.options.offset_bound import OffsetBound
 from pyspark_kgroup.options.parser import (
     check_with_librdkafka,
-    columns_of,
     for_librdkafka,
     in_lower_case,
     offset_bound,
+    parse_columns,
+    parse_subscription,
     starting_offsets_for,
-    subscription_of,
 )
 from pyspark_kgroup.options.read_options import ReadOptions
 from pyspark_kgroup.options.refusals import refuse
@@ -72,7 +72,7 @@ def parse_batch(options: Mapping[str, str]) -> BatchOptions:
     check_mechanism(given)
     refuse(given, batch=True)
     passed_on = for_librdkafka(given)
-    subscription = subscription_of(given)
+    subscription = parse_subscription(given)
     parsed = BatchOptions(
         bootstrap_servers=rows.BOOTSTRAP_SERVERS.value(given),
         group_id=_group_id(given),
@@ -81,7 +81,7 @@ def parse_batch(options: Mapping[str, str]) -> BatchOptions:
         ending_offsets=_end(offset_bound(subscription, given, rows.ENDS)),
         min_partitions=rows.MIN_PARTITIONS.value(given),
         max_records_per_partition=rows.MAX_RECORDS_PER_PARTITION.value(given),
-        columns=columns_of(given),
+        columns=parse_columns(given),
         fail_on_data_loss=rows.FAIL_ON_DATA_LOSS.value(given),
         reader=rows.READER.value(given),
         request_timeout_ms=rows.REQUEST_TIMEOUT.value(given),

@@ -3,8 +3,8 @@
 Runs on: driver. Pure: executors, tickets and `now_ms` go in, bindings come out.
 
 The *home* of a seat is the executor whose sidecar runs the seat's server. The batch's two offsets alone decide which
-records are read. This module decides only where: `Seats` which ticket reads which seat, `SeatHomes` which executor is
-home to which seat, and `LiveExecutors` which executors come into question. Three laws hold at every moment:
+records are read. This module decides only where: `SeatBindings` which ticket reads which seat, `SeatHomes` which
+executor is home to which seat, and `LiveExecutors` which executors come into question. Three laws hold at every moment:
 
 1. Each seat of a scan, or each piece of its share if that is divided, is bound to exactly one of its tickets, for good.
 2. A home moves for one of two reasons. First, its executor is gone or gets no tasks any more. Second, another executor
@@ -37,7 +37,7 @@ class Part(NamedTuple):
     piece: int
 
 
-def parts_of(tickets: Iterable[str | None]) -> list[Part]:
+def make_parts(tickets: Iterable[str | None]) -> list[Part]:
     """The parts that the tickets of a FIXED scan read. Each seat is in `tickets` as often as its share has pieces."""
     before = Counter[str]()
     parts = []
@@ -53,7 +53,7 @@ class Scan:
     """One call of `partitions()`. A self-union makes two of them for one batch.
 
     Attributes:
-        tickets: FIXED: ticket k reads this seat, or one piece of its share (`parts_of`). LATE: None for each ticket.
+        tickets: FIXED: ticket k reads this seat, or one piece of its share (`make_parts`). LATE: None for each ticket.
     """
 
     scan_id: int
@@ -242,7 +242,7 @@ class SeatHomes:
         """The seat's living home."""
         return self._homes.get(seat) if seat not in self.free else None
 
-    def last_of(self, seat: str) -> Home | None:
+    def last_home(self, seat: str) -> Home | None:
         """The home that the seat has or had last, living or not."""
         return self._homes.get(seat)
 
@@ -352,7 +352,7 @@ class SeatHomes:
         return max(0, sum(max(0, share - len(self._held[key])) for key in self._live.with_tasks()) - len(self.free))
 
 
-class Seats:
+class SeatBindings:
     """Scans and tickets of one query, and which seat each ticket reads. Not thread-safe: under `Registry`'s lock.
 
     Memory: the scans of the last two batches, and as many scans before them as are within `PAST_RANGES_MAX`. There are
@@ -403,7 +403,7 @@ class Seats:
         )
         late_parts = {seat: dict.fromkeys(reversed(range(count))) for seat, count in Counter(seats).items()}
         divided = len(set(seats)) < len(seats)
-        in_order = parts_of(seats) if mode is Mode.FIXED or divided else ()
+        in_order = make_parts(seats) if mode is Mode.FIXED or divided else ()
         size = ranges + len(scan.tickets)
         self._scans[scan.scan_id] = _Progress(scan, batch, size, late_parts, in_order)
         self._forget()
@@ -475,7 +475,7 @@ class Seats:
         if not for_guest:
             self._on_asked(executor.key)
         if ticket not in progress.bound:
-            progress.bound[ticket] = self._part_of(progress, ticket, executor, now_ms)
+            progress.bound[ticket] = self._choose_part(progress, ticket, executor, now_ms)
         part = progress.bound[ticket]
         if part is None:
             return Binding(seat=None, at_home=False)
@@ -485,7 +485,7 @@ class Seats:
         at_home = may_be_home and part.seat in self.homes.held(executor.key)
         return Binding(seat=part.seat, piece=part.piece, at_home=at_home)
 
-    def _part_of(self, progress: _Progress, ticket: int, executor: Executor, now_ms: int) -> Part | None:
+    def _choose_part(self, progress: _Progress, ticket: int, executor: Executor, now_ms: int) -> Part | None:
         """The part for a ticket that is not bound yet.
 
         One executor alone reads pieces in the order of its tickets, in which Spark shows rows (`collect`, `coalesce`).
@@ -556,7 +556,7 @@ class Seats:
             return any_seat  # the seat of an earlier query, since one of this query would be free
         left = Counter[str]()  # executor -> pieces, counted by seats, which may be few where executors are many
         for seat, pieces in unread.items():
-            if (home := self.homes.last_of(seat)) is not None:
+            if (home := self.homes.last_home(seat)) is not None:
                 left[home.executor.key] += len(pieces)
         busiest = max(live, key=left.__getitem__)
         last_first = [seat for seat in reversed(self.homes.held(busiest)) if seat in unread]

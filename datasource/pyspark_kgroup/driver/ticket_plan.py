@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pyspark_kgroup.driver.boundary.boundary import Boundary
-from pyspark_kgroup.driver.leaders import leader_of, ranges_of
+from pyspark_kgroup.driver.leaders import find_leader, make_ranges
 from pyspark_kgroup.driver.registry.executors import Executors
-from pyspark_kgroup.driver.registry.seats import Part, parts_of
+from pyspark_kgroup.driver.registry.seat_bindings import Part, make_parts
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.plan import Ranges, positions_by_seat, ranges_by_seat
 from pyspark_kgroup.options.parser import SourceOptions
-from pyspark_kgroup.shared.tickets import Mode, Position, Range, SeatRanges, TicketPayload
+from pyspark_kgroup.shared.tickets import Mode, OffsetRange, Position, SeatRanges, TicketPayload
 from spark_kgroup.model import TopicPartition
 
 
@@ -27,7 +27,7 @@ class SeatReads(NamedTuple):
         owned: seat -> where the next batch begins. Seats fetch ahead from there.
     """
 
-    pieces: Mapping[str, Sequence[Sequence[Range]]]
+    pieces: Mapping[str, Sequence[Sequence[OffsetRange]]]
     owned: Mapping[str, Sequence[Position]]
 
 
@@ -38,11 +38,12 @@ def seat_reads(boundary: Boundary, options: SourceOptions, start: Checkpoint, en
     read = {tp for ranges in plan.values() for tp in ranges}
     return SeatReads(
         pieces={
-            seat: [ranges_of(piece, topics) for piece in pieces] for seat, pieces in _pieces_of(plan, options).items()
+            seat: [make_ranges(piece, topics) for piece in pieces]
+            for seat, pieces in _cut_pieces(plan, options).items()
         },
         owned={
             seat: [
-                Position(*tp, offset, tag, None if tp in read else leader_of(topics, tp))
+                Position(*tp, offset, tag, None if tp in read else find_leader(topics, tp))
                 for tp, offset, tag in positions
                 if tp in read or not boundary.stops.is_reached(topics, tp, offset)  # else nothing to fetch ahead
             ]
@@ -51,7 +52,7 @@ def seat_reads(boundary: Boundary, options: SourceOptions, start: Checkpoint, en
     )
 
 
-def _pieces_of(
+def _cut_pieces(
     plan: Mapping[str, Ranges], options: SourceOptions
 ) -> Mapping[str, Sequence[Sequence[tuple[TopicPartition, tuple[int, int]]]]]:
     """The ranges that each seat reads, in one piece, or in as many as options say."""
@@ -63,7 +64,7 @@ def _pieces_of(
     return pieces_of_seats(plan, at_least, offsets_max)
 
 
-def tickets_of(batch: str, reads: SeatReads, options: SourceOptions, executors: Executors) -> list[TicketPayload]:
+def make_tickets(batch: str, reads: SeatReads, options: SourceOptions, executors: Executors) -> list[TicketPayload]:
     """The tickets of a new scan of a batch: bound to a seat now, or when a task asks the registry.
 
     Args:
@@ -75,7 +76,7 @@ def tickets_of(batch: str, reads: SeatReads, options: SourceOptions, executors: 
     scan = executors.plan(batch, reads.pieces, reads.owned)
     settings, access, sidecars = options.read_settings(), executors.access(), executors.sidecars()
     fixed = scan.mode is Mode.FIXED
-    parts: Sequence[Part | None] = parts_of(scan.tickets) if fixed else [None] * len(scan.tickets)
+    parts: Sequence[Part | None] = make_parts(scan.tickets) if fixed else [None] * len(scan.tickets)
     return [
         TicketPayload(
             scan_id=scan.scan_id,

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pyspark_kgroup.driver.boundary.crossing import Crossing
+from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
 from pyspark_kgroup.driver.boundary.group_port import GroupPort
 from pyspark_kgroup.driver.boundary.ledger import Ledger
 from pyspark_kgroup.driver.boundary.taken_over import find_taken_over
@@ -37,7 +37,7 @@ class SeatShare:
     partitions: frozenset[TopicPartition]
 
 
-class Commits:
+class BoundaryCommits:
     """Makes the commits of this query between two batches."""
 
     def __init__(self, group: GroupPort, options: SourceOptions, ledger: Ledger, us: Author) -> None:
@@ -46,12 +46,12 @@ class Commits:
         self._ledger = ledger
         self._us = us
 
-    def commit_durable(self, crossing: Crossing) -> None:
+    def commit_durable(self, boundary: BoundaryState) -> None:
         """Commit durable positions. After a refusal the view is taken anew, since a membership may be over."""
-        wanted = [SeatCommit(seat=s, positions=self._ledger.uncommitted(s)) for s in crossing.view.seats]
+        wanted = [SeatCommit(seat=s, positions=self._ledger.uncommitted(s)) for s in boundary.view.seats]
         acknowledged = self.commit(wanted)
         if any(each.positions.keys() - acknowledged for each in wanted):
-            crossing.view = self._group.view()
+            boundary.view = self._group.view()
 
     def commit(self, commits: Sequence[SeatCommit]) -> frozenset[TopicPartition]:
         """Commit for partitions in the ledger, and return those whose commit was acknowledged."""
@@ -93,7 +93,7 @@ class Commits:
             out = frozenset(asked)
         return [_commit(each.seat, each.positions, each.positions.keys() - out) for each in commits]
 
-    def commit_remembered(self, crossing: Crossing, shares: Sequence[SeatShare]) -> frozenset[TopicPartition]:
+    def commit_remembered(self, boundary: BoundaryState, shares: Sequence[SeatShare]) -> frozenset[TopicPartition]:
         """Commit the checkpoint's positions of partitions that we have not adopted, BEFORE they get a new owner.
 
         1. A batch is done. 2. The driver dies before the boundary that would commit it. 3. After its return the group
@@ -103,21 +103,21 @@ class Commits:
         Returns:
             The partitions whose durable position the group does not have, or may not have.
         """
-        behind, unanswered = self._remembered_beyond_the_group(crossing, {tp for s in shares for tp in s.partitions})
+        behind, unanswered = self._remembered_beyond_the_group(boundary, {tp for s in shares for tp in s.partitions})
         wanted = [_commit(share.seat, behind, share.partitions & behind.keys()) for share in shares]
-        topic_ids = {name: topic.topic_id for name, topic in crossing.start.topics.items()}
+        topic_ids = {name: topic.topic_id for name, topic in boundary.start.topics.items()}
         wanted = [replace(each, topic_ids=topic_ids) for each in wanted if each.positions]
         return (frozenset(behind) - self._group.commit(wanted)) | unanswered
 
     def _remembered_beyond_the_group(
-        self, crossing: Crossing, partitions: Collection[TopicPartition]
+        self, boundary: BoundaryState, partitions: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, int], frozenset[TopicPartition]]:
         """The checkpoint's positions in those of `partitions` where the group does not have them.
 
         Returns:
             Partition -> position, and the partitions whose committed offset the coordinator did not tell.
         """
-        start, topics = crossing.start, self._topics_of(partitions)
+        start, topics = boundary.start, self._existing_topics(partitions)
         same = {name for name in start.topics.keys() & topics if start.topics[name].topic_id == topic_key(topics[name])}
         remembered = {
             tp: position for tp in partitions if tp.topic in same and (position := start.position(tp)) is not None
@@ -137,7 +137,7 @@ class Commits:
         unanswered = frozenset(committed.unanswered)
         return {tp: at for tp, at in remembered.items() if tp not in known | unanswered}, unanswered
 
-    def _topics_of(self, partitions: Collection[TopicPartition]) -> Mapping[str, TopicDescription]:
+    def _existing_topics(self, partitions: Collection[TopicPartition]) -> Mapping[str, TopicDescription]:
         """The topics of `partitions` that exist, those included that are no longer in `subscribe`.
 
         An earlier process of the query may have read them.

@@ -41,7 +41,7 @@ _TOO_LARGE = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.INVALID_COMMIT
 second."""
 
 
-class Commits:
+class OffsetCommitter:
     """Commits under the identities of our seats.
 
     Args:
@@ -179,11 +179,11 @@ class Commits:
     def _note_error(self, who: MemberIdentity, code: int) -> None:
         if code in _ASK_WHETHER_MEMBER:
             self._post(who.instance_id, contract.MembershipRefused(identity=who, error=code))
-        elif code in RIGHTS_MISSING and not self._rights_of(code).may_come_back(monotonic_ms()):
+        elif code in RIGHTS_MISSING and not self._rights_for(code).may_come_back(monotonic_ms()):
             raise BrokerError("OffsetCommit", code)
         if code != ErrorCode.NONE:
             log.info("seat %s: commit refused with %s", who.instance_id, ErrorCode.name_of(code))
             self._refusals[who.instance_id] = ErrorCode.name_of(code)
 
-    def _rights_of(self, code: int) -> Rights:
+    def _rights_for(self, code: int) -> Rights:
         return self._group_rights if code == ErrorCode.GROUP_AUTHORIZATION_FAILED else self._topic_rights

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 _Members = frozenset[MemberIdentity]
 
 
-class Shares:
+class TargetWatch:
     """Compares our seats with the group's description, in a task of its own.
 
     Args:
@@ -69,14 +69,14 @@ class Shares:
             wait_ms = min(2 * wait_ms, SHARES_LOOK_MAX_MS) if settled == before else SHARES_LOOK_MIN_MS
             before = settled
             if settled is not None and settled != self._confirmed:
-                await self._look(settled)
+                await self._describe_group(settled)
 
     def _settled(self) -> _Members | None:
         """Our members, if each owns its assignment, as far as it knows."""
         machines = [session.machine for session in self._sessions.values()]
         return frozenset(m.identity for m in machines) if machines and all(m.settled for m in machines) else None
 
-    async def _look(self, settled: _Members) -> None:
+    async def _describe_group(self, settled: _Members) -> None:
         try:
             group = await self._groups.describe(
                 self._settings.group, timeout_ms=self._settings.client.request_timeout_ms

@@ -10,14 +10,14 @@ import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 
-from pyspark_kgroup.driver.leaders import ranges_of
+from pyspark_kgroup.driver.leaders import make_ranges
 from pyspark_kgroup.driver.timestamps import check_without_record
 from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.limits import LEADER_PATIENCE_MS
 from pyspark_kgroup.offsets.data_loss import LogRange, out_of_log
 from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
-from pyspark_kgroup.offsets.pieces import Span, pieces
-from pyspark_kgroup.options.batch import BatchOptions
+from pyspark_kgroup.offsets.pieces import OffsetInterval, pieces
+from pyspark_kgroup.options.batch_options import BatchOptions
 from pyspark_kgroup.options.offset_bound import LATEST, OffsetBound, check_order
 from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.options.values import join
@@ -28,7 +28,7 @@ from spark_kgroup.model import ErrorCode, TopicDescription, TopicPartition
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.cluster import Cluster
-from spark_kgroup.wire.security.secured import security_of
+from spark_kgroup.wire.security.secured import load_security
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ async def _plan(options: BatchOptions) -> list[TicketPayload]:
     cluster = Cluster(
         parse_bootstrap(options.bootstrap_servers),
         client_id=options.client_id,
-        security=security_of(driver_settings(options.security)),
+        security=load_security(driver_settings(options.security)),
         request_timeout_ms=options.request_timeout_ms,
         api_timeout_ms=options.api_timeout_ms,
     )
@@ -84,7 +84,7 @@ class _BatchRead:
                 scan_id=0,
                 ticket=number,
                 mode=Mode.FIXED,
-                reads=SeatRanges(seat="", ranges=ranges_of(piece, topics)),
+                reads=SeatRanges(seat="", ranges=make_ranges(piece, topics)),
                 settings=settings,
                 registry=None,
             )
@@ -145,7 +145,7 @@ class _BatchRead:
             log.warning("Nothing is read of %s", which)
         return {tp: found.offset for tp, found in answers.found.items()}
 
-    async def _spans(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, Span]:
+    async def _spans(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetInterval]:
         """The offsets to read of each partition, by options."""
         partitions = sorted(ends)
         committed = await self._committed(partitions)  # first: a group at work may commit beyond listed ends
@@ -157,7 +157,7 @@ class _BatchRead:
         logs = {tp: LogRange(firsts[tp], max(firsts[tp], ends[tp])) for tp in partitions}
         starts, stops = await asyncio.gather(self._starts(logs, readable, committed), self._stops(logs, readable))
         self._check_found(starts, stops, readable)
-        return {tp: Span(starts[tp], stops[tp]) for tp in partitions}
+        return {tp: OffsetInterval(starts[tp], stops[tp]) for tp in partitions}
 
     def _check_found(
         self,
@@ -205,7 +205,7 @@ class _BatchRead:
         self._check_beyond(start, given, logs)
         asked = {**given, **committed}
         nearest = {tp: logs[tp].nearest(offset) for tp, offset in asked.items()}
-        self._lose({tp: offset for tp, offset in asked.items() if nearest[tp] != offset}, logs)
+        self._report_losses({tp: offset for tp, offset in asked.items() if nearest[tp] != offset}, logs)
         rest = {tp: log_range for tp, log_range in logs.items() if tp not in asked}
         return {**await self._looked_up(start, rest, readable), **nearest}
 
@@ -270,7 +270,7 @@ class _BatchRead:
                 f"Try again when they have ended, or give {LATEST} for what can be read now."
             )
 
-    def _lose(self, asked: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogRange]) -> None:
+    def _report_losses(self, asked: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogRange]) -> None:
         for tp, position in sorted(asked.items()):
             loss = out_of_log(tp, position, None, logs[tp])
             if self._options.fail_on_data_loss:

@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
-class Crossing:
-    """One boundary.
+class BoundaryState:
+    """The state of one boundary.
 
     Attributes:
         start: the end of the last completed batch, durable since Spark has it in its commit log.

@@ -14,7 +14,7 @@ from spark_kgroup import rights
 from spark_kgroup.errors import BrokerError
 from spark_kgroup.limits import COMMIT_PARTITIONS_MAX
 from spark_kgroup.model import ErrorCode, TopicPartition
-from spark_kgroup.runtime import commits as commits_module
+from spark_kgroup.runtime import offset_committer as commits_module
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import GroupSettings, OwnerHooks
 from spark_kgroup.wire.messages import OffsetCommitRequest
