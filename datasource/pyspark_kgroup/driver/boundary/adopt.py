@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from pyspark_kgroup.driver.boundary.acknowledgement import Acknowledgement, changed_from
+from pyspark_kgroup.driver.boundary.commits import Commits
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.driver.boundary.crossing import Crossing
 from pyspark_kgroup.driver.boundary.former_seats import FormerSeats
@@ -61,14 +62,14 @@ class Adoption:
         self._group = context.group
         self._options = context.options
         self._ledger = context.ledger
-        self._commits = context.commits
+        self._commits = Commits(context)
         self._clock = context.clock
         self._hand_over = hand_over
         self._former_seats = former_seats
         self._acknowledgement = acknowledgement
         self._stops = stops
         self._start_offsets = StartOffsets(context, stops)
-        self._ignored_commits = IgnoredCommitWarnings(context.options, context.us)
+        self._ignored_commits = IgnoredCommitWarnings(context)
 
     def adopt_what_arrived(self, crossing: Crossing) -> bool:
         """Adopt partitions that arrived, and return whether there may be a batch.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from pyspark_kgroup.driver.boundary.commits import SeatShare
+from pyspark_kgroup.driver.boundary.commits import Commits, SeatShare
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.driver.boundary.crossing import Crossing
 from spark_kgroup.model import NO_GENERATION, DescribedGroup, DescribedMember, ErrorCode, TopicPartition
@@ -27,7 +27,7 @@ class FormerSeats:
     def __init__(self, context: BoundaryContext, earlier_seats: Collection[str]) -> None:
         self._group = context.group
         self._options = context.options
-        self._commits = context.commits
+        self._commits = Commits(context)
         self._earlier_seats = earlier_seats
         self._left_alone: frozenset[str] = frozenset()
         self._left_in_generation: int | None = None

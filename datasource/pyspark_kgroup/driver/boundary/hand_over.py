@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pyspark_kgroup.driver.boundary.commits import SeatShare
+from pyspark_kgroup.driver.boundary.commits import Commits, SeatShare
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.driver.boundary.crossing import Crossing
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS
@@ -32,7 +32,7 @@ class HandOver:
     def __init__(self, context: BoundaryContext) -> None:
         self._group = context.group
         self._ledger = context.ledger
-        self._commits = context.commits
+        self._commits = Commits(context)
 
     def commit_and_give_up(self, crossing: Crossing) -> None:
         """Commit durable positions, then give up requested partitions, up to `_ROUNDS` times while the group asks."""
