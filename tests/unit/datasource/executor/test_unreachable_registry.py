@@ -81,12 +81,13 @@ def registry_at(port: int, key: bytes) -> Iterator[RegistryServer]:
     server.close()
 
 
-def test_only_the_first_worker_waits_for_an_unreachable_registry(
-    server: RegistryServer, executor: Executor, firewalled: TicketPayload
+def test_only_the_first_worker_waits_for_an_unreachable_registry_and_warns_of_it(
+    server: RegistryServer, executor: Executor, firewalled: TicketPayload, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert took_s(executor, firewalled) >= CONNECT_MS / 1000
     took_s(executor, with_registry_at(server.port, firewalled))  # it would be reached
     assert server.counts().accepted == 0
+    assert caplog.text.count("This executor reads what its tickets say.") == 1
 
 
 def test_after_the_retry_time_the_registry_is_asked(
