@@ -11,7 +11,7 @@ waiting for it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -95,8 +95,14 @@ class Worker:
         if access not in self._readers:
             for oldest in list(self._readers)[: 1 - _QUERIES_MAX]:
                 del self._readers[oldest]
-            self._readers[access] = TicketReader(self._executor, access, self._warned)
+            self._readers[access] = TicketReader(self._executor, access, self._warn_once)
         return self._readers[access]
+
+    def _warn_once(self, text: str, problem: Exception) -> None:
+        """Warn once in this process: tasks come many times a second."""
+        if text not in self._warned:
+            self._warned.add(text)
+            log.warning(text, problem)
 
 
 class TicketReader:
@@ -105,17 +111,16 @@ class TicketReader:
     Args:
         executor: the executor whose worker this process is.
         access: of the query.
-        warned: texts of warnings that this process has logged.
+        warn_once: warns of a problem with a text that holds its place, unless this process has warned with that text.
     """
 
-    def __init__(self, executor: Executor, access: RegistryAccess, warned: set[str]) -> None:
+    def __init__(self, executor: Executor, access: RegistryAccess, warn_once: Callable[[str, Exception], None]) -> None:
         query = ExecutorQuery.of(executor, access)
         self._registry = RegistryClient(query)
         self._sidecar = SidecarClient(query)
-        no_sidecar = partial(self._warn_once, _NO_SIDECAR)
-        self._sidecar_start = SidecarStart(query, self._registry, self._sidecar, no_sidecar)
+        self._sidecar_start = SidecarStart(query, self._registry, self._sidecar, partial(warn_once, _NO_SIDECAR))
         self._tells_sizes = access.tells_sizes
-        self._warned = warned
+        self._warn_once = warn_once
 
     def read(self, ticket: TicketPayload) -> Iterator[pa.RecordBatch]:
         """Read one ticket's ranges, down a ladder: each rung leaves the ranges that it has not read to the last one.
@@ -201,12 +206,6 @@ class TicketReader:
                 self._sidecar.report_hung(answer.seat)
             return tuple(unread.values())
         return ()
-
-    def _warn_once(self, text: str, problem: Exception) -> None:
-        """Warn once in this process: tasks come many times a second."""
-        if text not in self._warned:
-            self._warned.add(text)
-            log.warning(text, problem)
 
 
 def _own_ranges(ticket: TicketPayload) -> Sequence[Range]:
