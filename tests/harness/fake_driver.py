@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from harness.fake_group import FakeGroup
 from pyspark_kgroup.driver.boundary.boundary import Boundary
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.offsets.earlier_runs import owned_by_seat
@@ -77,7 +78,9 @@ class Driver:
             min_offsets_per_trigger=self.offsets_min,
             ending_offsets=self.ending,
         )
-        self.boundary = Boundary(self.group, self.options, clock=lambda: self.group.now_ms, bounded=self.bounded)
+        self.boundary = Boundary(
+            BoundaryContext.of(self.group, self.options, clock=lambda: self.group.now_ms), bounded=self.bounded
+        )
 
     def restart(self, seats: int | None = None, *, bounded: bool = False) -> None:
         """The driver comes back (with so many seats, or under AvailableNow): an unfinished batch is read again."""

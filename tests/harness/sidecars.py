@@ -18,10 +18,12 @@ from pyspark_kgroup.driver.registry.registry import Registry
 from pyspark_kgroup.driver.registry.requests import Requests
 from pyspark_kgroup.driver.registry.seat_bindings import Scan
 from pyspark_kgroup.driver.registry.server import RegistryServer
-from pyspark_kgroup.executor.sidecar_dir import RecentFailures, SidecarDir, find_sidecar_dir
+from pyspark_kgroup.executor.sidecar_dir import SidecarDir, find_sidecar_dir
+from pyspark_kgroup.executor.worker.executor_query import ExecutorQuery
 from pyspark_kgroup.executor.worker.registry_client import RegistryClient
-from pyspark_kgroup.executor.worker.sidecar_start import SidecarClient, SidecarUnavailable
-from pyspark_kgroup.executor.worker.ticket_reader import Worker, driver_host
+from pyspark_kgroup.executor.worker.sidecar_client import SidecarClient, SidecarUnavailable
+from pyspark_kgroup.executor.worker.sidecar_start import SidecarStart
+from pyspark_kgroup.executor.worker.ticket_reader import Worker
 from pyspark_kgroup.limits import SIDECAR_IDLE_MS, SIDECAR_RETRY_MS
 from pyspark_kgroup.options.parser import SourceOptions, parse
 from pyspark_kgroup.shared.process_folder import start_ticks
@@ -185,11 +187,9 @@ def start_sidecar(executor: Executor, ticket: TicketPayload) -> None:
     """Start the sidecar of the ticket's query if there can be one and is none, and wait for it, as no worker does."""
     access = ticket.registry
     assert access is not None
-    place = find_sidecar_dir(executor, access.key)
-    failures = RecentFailures(place, access.query)
-    registry = RegistryClient(access.host or driver_host(), access.port, access.query, access.key, failures)
+    query = ExecutorQuery.of(executor, access)
     with suppress(SidecarUnavailable):
-        SidecarClient(executor, access, place, registry, failures).start()
+        SidecarStart(query, RegistryClient(query), SidecarClient(query), lambda _: None).start(lambda: None)
 
 
 def with_registry_at(port: int, ticket: TicketPayload) -> TicketPayload:

@@ -19,6 +19,7 @@ from harness.runtime import options_of, owned, settings_of
 from harness.waiting import wait_for
 
 from pyspark_kgroup.driver.boundary.boundary import Boundary
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.offsets.checkpoint import EMPTY
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import MemberIdentity, TopicPartition
@@ -50,7 +51,7 @@ def seats(apache_kafka: ApacheKafka, topic: str) -> Iterator[Seats]:
             settings = replace(settings_of(options), hooks=OwnerHooks(commit_metadata=metadata))
             runtime = started.enter_context(GroupRuntime(settings))
             # The seat that comes first must share with the next.
-            settled = Boundary(runtime, options, bounded=False).advance(EMPTY)
+            settled = Boundary(BoundaryContext.of(runtime, options), bounded=False).advance(EMPTY)
             assert len(settled.owned) == PARTITIONS
             return runtime
 

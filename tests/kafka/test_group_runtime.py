@@ -15,6 +15,7 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.driver.boundary import idle_check
 from pyspark_kgroup.driver.boundary.boundary import Boundary
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from spark_kgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from spark_kgroup.errors import ConnectionFailed, GroupRejected, GroupUnsettled, OptionError, UnknownTopic
@@ -39,7 +40,7 @@ def run(apache_kafka: ApacheKafka, topic: str) -> Iterator[Run]:
         def start(prefix: str, members: int, *, bounded: bool = False, **more: str) -> tuple[GroupRuntime, Boundary]:
             options = options_of(apache_kafka.bootstrap_servers, topic, prefix, members, **more)
             runtime = started.enter_context(GroupRuntime(settings_of(options)))
-            return runtime, Boundary(runtime, options, bounded=bounded)
+            return runtime, Boundary(BoundaryContext.of(runtime, options), bounded=bounded)
 
         yield start
 

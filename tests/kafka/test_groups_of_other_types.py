@@ -23,6 +23,7 @@ from harness.sharing import Sharing
 from harness.waiting import wait_for
 
 from pyspark_kgroup.driver.boundary.boundary import Boundary
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.offsets.earlier_runs import owned_by_seat
 from spark_kgroup.errors import GroupRejected
@@ -58,7 +59,7 @@ def run(apache_kafka: ApacheKafka, topic: str) -> Iterator[Run]:
             settings = settings_of(options)
             work = replace(settings.work, previously_owned=owned_by_seat(checkpoint, options.group_id))
             runtime = started.enter_context(GroupRuntime(replace(settings, work=work)))
-            return runtime, Boundary(runtime, options, bounded=False)
+            return runtime, Boundary(BoundaryContext.of(runtime, options), bounded=False)
 
         yield start
 

@@ -15,6 +15,7 @@ from harness.runtime import options_of, owned, settings_of
 from harness.waiting import wait_for
 
 from pyspark_kgroup.driver.boundary.boundary import Boundary
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime import offset_committer
@@ -40,7 +41,7 @@ class Query:
     def __init__(self, bootstrap: str, topic: str, prefix: str, started: ExitStack) -> None:
         options = options_of(bootstrap, topic, prefix, 1)
         self.runtime = started.enter_context(GroupRuntime(settings_of(options)))
-        self._boundary = Boundary(self.runtime, options, bounded=False)
+        self._boundary = Boundary(BoundaryContext.of(self.runtime, options), bounded=False)
         self.done: Checkpoint = EMPTY
 
     def trigger(self) -> Checkpoint:

@@ -15,6 +15,7 @@ from harness.runtime import options_of, owned, settings_of
 from harness.waiting import wait_for
 
 from pyspark_kgroup.driver.boundary.boundary import Boundary
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.offsets.earlier_runs import owned_by_seat
 from spark_kgroup.errors import GroupRejected
@@ -112,7 +113,7 @@ def test_a_seat_whose_commit_takes_several_requests_reads_commits_and_comes_back
     topic = topic_of(apache_kafka, count)
     options = options_of(apache_kafka.bootstrap_servers, topic, "job", 1)
     with runtime_of(apache_kafka, topic) as runtime:
-        boundary = Boundary(runtime, options, bounded=False)
+        boundary = Boundary(BoundaryContext.of(runtime, options), bounded=False)
         begun = EMPTY
         while len(begun.owned) < count:  # brokers may not lead all of a new topic yet, and those are left for later
             begun = boundary.advance(begun)
@@ -123,5 +124,5 @@ def test_a_seat_whose_commit_takes_several_requests_reads_commits_and_comes_back
         assert set(offsets_alone(runtime.committed(read.owned)).values()) == {1}
         generations = {seat.identity.generation for seat in runtime.view().seats}
     with runtime_of(apache_kafka, topic, checkpoint=read) as runtime:
-        assert Boundary(runtime, options, bounded=False).advance(read) == read
+        assert Boundary(BoundaryContext.of(runtime, options), bounded=False).advance(read) == read
         assert {seat.identity.generation for seat in runtime.view().seats} == generations, "nothing moved"

@@ -32,7 +32,7 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.errors import RegistryUnreachable, SeatRefused
 from pyspark_kgroup.executor.read.range_reader import read_ranges
-from pyspark_kgroup.executor.worker import ticket_reader
+from pyspark_kgroup.executor.worker import registry_client
 from pyspark_kgroup.executor.worker.ticket_reader import Worker
 from pyspark_kgroup.shared.tickets import Executor, Mode, OffsetRange, TicketPayload
 from spark_kgroup.testing import ApacheKafka
@@ -361,7 +361,7 @@ def test_a_fixed_ticket_needs_no_registry_and_a_late_one_says_what_is_wrong(
     await_gone(sidecars)
     rows = [row for ticket in fixed for row in rows_of(read_on(executor, ticket))]
     assert sorted(rows) == directly(query, 0, 100)
-    monkeypatch.setattr(ticket_reader, "REGISTRY_PATIENCE_MS", 500)
+    monkeypatch.setattr(registry_client, "REGISTRY_PATIENCE_MS", 500)
     with pytest.raises(RegistryUnreachable, match="registryPort"):
         list(read_on(executor, late[0]))
 

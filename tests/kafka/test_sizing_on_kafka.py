@@ -14,6 +14,7 @@ from harness.sharing import Sharing
 from harness.waiting import wait_for
 
 from pyspark_kgroup.driver.boundary.boundary import Boundary
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.offsets.earlier_runs import owned_by_seat
 from pyspark_kgroup.offsets.plan import ranges_by_seat
@@ -46,7 +47,7 @@ class Query:
             work=replace(settings.work, previously_owned=owned_by_seat(self.done, options.group_id)),
         )
         with GroupRuntime(settings) as self.runtime:
-            self.boundary = Boundary(self.runtime, options, bounded=bounded)
+            self.boundary = Boundary(BoundaryContext.of(self.runtime, options), bounded=bounded)
             yield
 
     def produce(self, each: int) -> None:
@@ -182,6 +183,6 @@ def test_seats_without_a_partition_only_where_they_were_asked_for(
     apache_kafka.create_topic(topic, partitions=4)
     options = options_of(apache_kafka.bootstrap_servers, topic, "job", 6)
     with GroupRuntime(replace(settings_of(options), cap_seats_to_partitions=cap_seats_to_partitions)) as runtime:
-        assert len(Boundary(runtime, options, bounded=False).advance(EMPTY).owned) == 4
+        assert len(Boundary(BoundaryContext.of(runtime, options), bounded=False).advance(EMPTY).owned) == 4
         seats = [seat.instance_id for seat in runtime.view().seats]
         assert seats == [f"job-{index}" for index in range(expected)]

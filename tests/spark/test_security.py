@@ -26,7 +26,7 @@ RECORDS = 20
 CLIENT_SECRET = "between-the-client-and-its-provider"
 
 HIDE_INLINE_KEYS = r"(?i)url|key\.pem|keystore\.key|oauthbearer\.config"
-"""The site's value (Operate, Security) of spark.sql.redaction.options.regex (Spark's own: (?i)url) for users who have a key as text."""
+"""The site's value of spark.sql.redaction.options.regex (Spark's own: (?i)url), for users who have a key as text."""
 
 Properties = dict[str, str]
 

@@ -215,3 +215,17 @@ def test_no_module_is_imported_by_what_it_imports_not_even_for_its_types(path: P
 def test_codec_is_behind_one_seam() -> None:
     users = {room_of(path) for path in CORE if "kio" in {name.split(".")[0] for name in imports(path)}}
     assert users == {"wire"}
+
+
+def test_the_boundary_and_its_steps_take_one_context_and_their_own_state() -> None:
+    folder = SOURCE / "driver" / "boundary"
+    context = ast.walk(ast.parse((folder / "context.py").read_text()))
+    shared = {f.target.id for f in context if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name)}
+    assert shared == {"group", "options", "ledger", "us", "clock"}
+    taken = {
+        f"{path.name}:{made.lineno}": [a.arg for a in (*made.args.args, *made.args.kwonlyargs) if a.arg != "self"]
+        for path in modules(folder)
+        for made in ast.walk(ast.parse(path.read_text()))
+        if isinstance(made, ast.FunctionDef) and made.name == "__init__"
+    }
+    assert {at: names for at, names in taken.items() if len(names) > 5 or shared & set(names)} == {}

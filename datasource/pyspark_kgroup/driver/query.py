@@ -13,6 +13,7 @@ from secrets import token_hex
 from typing import Any
 
 from pyspark_kgroup.driver.boundary.boundary import Boundary
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.driver.boundary.skipped import SkippedBatches
 from pyspark_kgroup.driver.registry.executors import Executors
 from pyspark_kgroup.driver.registry.reporting import commit_metadata, latest_offset
@@ -181,9 +182,7 @@ class Query:
             if knows_executors and not self._bounded and grows_with_executors(self._options):
                 self._seat_count = SeatCount(least=fill_in_members(self._options).members or 1)
             self._boundary = Boundary(
-                runtime,
-                self._options,
-                self._run.author,
+                BoundaryContext.of(runtime, self._options, self._run.author),
                 record_bytes=self._executors.record_bytes,
                 earlier_seats=self._run.earlier_seats,
                 bounded=self._bounded,

@@ -143,7 +143,7 @@ def _parked(request: str) -> Callable[[ModuleType], None]:
 
 def _after_start_committed(adopt: ModuleType) -> None:
     """The group has acknowledged the start offsets that it lacked. Spark has no offset yet."""
-    _stop(adopt.Adoption, "_commit_starts", after=lambda _: True)
+    _stop(adopt.Adoption, "_record", after=lambda _: True)
 
 
 POINTS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {

@@ -8,7 +8,7 @@ import pytest
 from harness.fake_group import FakeGroup
 
 from pyspark_kgroup.driver import query as query_module
-from pyspark_kgroup.driver.boundary.boundary import Boundary
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.offsets import checkpoint as checkpoint_module
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
@@ -55,7 +55,7 @@ def in_version_1(offset: dict[str, Any]) -> dict[str, Any]:
 def group(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     group = Runtime({"t": 2})
     monkeypatch.setattr(query_module, "GroupRuntime", lambda _: group)
-    monkeypatch.setattr(query_module, "Boundary", partial(Boundary, clock=lambda: group.now_ms))
+    monkeypatch.setattr(BoundaryContext, "of", partial(BoundaryContext.of, clock=lambda: group.now_ms))
     return group
 
 

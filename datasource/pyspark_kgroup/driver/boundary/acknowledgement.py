@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 
+from pyspark_kgroup.driver.boundary.boundary_commits import BoundaryCommits
 from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
@@ -29,7 +30,7 @@ class Acknowledgement:
         self._group = context.group
         self._options = context.options
         self._ledger = context.ledger
-        self._commits = context.commits
+        self._commits = BoundaryCommits(context)
         self._clock = context.clock
         self._missing_since_ms: dict[TopicPartition, int] = {}
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from pyspark_kgroup.driver.boundary.acknowledgement import Acknowledgement, changed_from
+from pyspark_kgroup.driver.boundary.boundary_commits import BoundaryCommits
 from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.driver.boundary.former_seats import FormerSeats
@@ -61,14 +62,14 @@ class Adoption:
         self._group = context.group
         self._options = context.options
         self._ledger = context.ledger
-        self._commits = context.commits
+        self._commits = BoundaryCommits(context)
         self._clock = context.clock
         self._hand_over = hand_over
         self._former_seats = former_seats
         self._acknowledgement = acknowledgement
         self._stops = stops
         self._start_offsets = StartOffsets(context, stops)
-        self._ignored_commits = IgnoredCommitWarnings(context.options, context.us)
+        self._ignored_commits = IgnoredCommitWarnings(context)
 
     def adopt_what_arrived(self, boundary: BoundaryState) -> bool:
         """Adopt partitions that arrived, and return whether there may be a batch.
@@ -105,16 +106,24 @@ class Adoption:
         patience_ms = 0 if arrived.keys() <= boundary.logs.out_of_reach.partitions else LEADER_PATIENCE_MS
         answers = self._commits.committed(arrived, patience_ms)
         committed = boundary.logs.answered(answers)
-        arrived = {tp: seat for tp, seat in arrived.items() if tp not in answers.unanswered}
-        starts = self._starts(boundary, arrived, committed, explicit)
+        starts = {
+            tp: adopted_start(
+                tp,
+                checkpoint=boundary.start,
+                topic=boundary.topics[tp.topic],
+                committed=committed.get(tp),
+                explicit=tp in explicit,
+                later=self._ledger.is_later(tp.topic),
+            )
+            for tp in arrived
+            if tp not in answers.unanswered
+        }
         offsets = self._start_offsets.of(boundary, starts, heard)
-        arrived = {tp: arrived[tp] for tp in offsets}
-        starts = {tp: starts[tp] for tp in offsets}
+        self._ledger.unstarted = frozenset(explicit & (held.keys() - offsets.keys()))
         committed = {tp: found for tp, found in committed.items() if tp in offsets}
-        self._warn_of_starts_at_the_end([tp for tp, s in starts.items() if s.offset is OffsetSpec.STARTING])
-        self._ledger.unstarted = frozenset(explicit & (held.keys() - arrived.keys()))
+        self._warn_of_starts_at_the_end([tp for tp in offsets if starts[tp].offset is OffsetSpec.STARTING])
         self._ignored_commits.warn(boundary, starts, {tp: at.offset for tp, at in offsets.items()}, committed)
-        return self._record(boundary, arrived, starts, offsets, committed)
+        return self._record(boundary, {tp: arrived[tp] for tp in offsets}, starts, offsets, committed)
 
     def _arrived(self, boundary: BoundaryState) -> dict[TopicPartition, SeatView]:
         """Partitions that our seats hold, may keep and have not adopted, with those whose log lost our position."""
@@ -131,26 +140,6 @@ class Adoption:
             and tp.partition < topics[tp.topic].partition_count
         }
 
-    def _starts(
-        self,
-        boundary: BoundaryState,
-        arrived: Mapping[TopicPartition, SeatView],
-        committed: Mapping[TopicPartition, Committed],
-        explicit: Set[TopicPartition],
-    ) -> dict[TopicPartition, Start]:
-        topics = boundary.topics
-        return {
-            tp: adopted_start(
-                tp,
-                checkpoint=boundary.start,
-                topic=topics[tp.topic],
-                committed=committed.get(tp),
-                explicit=tp in explicit,
-                later=self._ledger.is_later(tp.topic),
-            )
-            for tp in arrived
-        }
-
     def _explicit_start_counts(
         self, boundary: BoundaryState, held: Set[TopicPartition], heard: Set[TopicPartition]
     ) -> Set[TopicPartition]:
@@ -162,26 +151,21 @@ class Adoption:
         """
         starting, fresh = self._options.starting_offsets, boundary.start.fresh
         concerned = held if fresh else heard & boundary.start.unstarted
-        if starting.committed or not concerned or self._others_count(boundary):
+        if starting.committed or not concerned:
+            return frozenset()
+        if others := self._former_seats.other_applications(boundary.view):
+            log.warning(
+                "%s=%s is ignored: group %r has members of other applications (%s), so their committed offsets count.",
+                starting.option,
+                starting,
+                self._options.group_id,
+                ", ".join(others),
+            )
             return frozenset()
         if fresh:
             first = [topic for name, topic in boundary.topics.items() if not self._ledger.is_later(name)]
             starting.check(tp for topic in first for tp in topic.partitions)
         return concerned
-
-    def _others_count(self, boundary: BoundaryState) -> bool:
-        """Whether other applications work in the group, so that committed offsets count."""
-        members = self._former_seats.other_members(self._group.describe(), boundary.view)
-        others = sorted(m.instance_id or m.member_id for m in members if not self._former_seats.is_one(m))
-        if others:
-            log.warning(
-                "%s=%s is ignored: group %r has members of other applications (%s), so their committed offsets count.",
-                self._options.starting_offsets.option,
-                self._options.starting_offsets,
-                self._options.group_id,
-                ", ".join(others),
-            )
-        return bool(others)
 
     def _warn_of_starts_at_the_end(self, partitions: Sequence[TopicPartition]) -> None:
         """Warn that a group without committed offsets starts at the end, where a new user sees no rows."""
@@ -194,8 +178,6 @@ class Adoption:
                 join(sorted(partitions)),
             )
 
-    # ----------------------------------------------------------------------------------------- into the ledger
-
     def _record(
         self,
         boundary: BoundaryState,
@@ -204,39 +186,32 @@ class Adoption:
         offsets: Mapping[TopicPartition, StartOffset],
         committed: Mapping[TopicPartition, Committed],
     ) -> frozenset[TopicPartition]:
-        """Take `arrived` into the ledger, and commit starts that the group does not have. Returns as `_adopt`."""
+        """Take `arrived` into the ledger, and commit starts that the group does not have.
+
+        Returns:
+            The partitions whose commit was not acknowledged. The ledger has forgotten them.
+        """
         # After a truncation the group's offset is set back, too. Else: 1. The log is cut from 100 to 60 and grows to
         # 120. 2. We are at 80, and the committed offset is 100. 3. An owner that starts at the further skips 80..100.
-        commit_first = {tp for tp, start in starts.items() if start.commit_first or offsets[tp].truncated}
+        first = {tp for tp in arrived if starts[tp].commit_first or offsets[tp].truncated}
         for tp, seat in arrived.items():
-            known = committed[tp].offset if tp in committed and tp not in commit_first else None
-            self._ledger.adopt(tp, self._holding(boundary, tp, seat, offsets[tp].offset, known))
+            owned_since, known = seat.owned_since[tp], committed.get(tp)
+            period = make_period(
+                tp,
+                offsets[tp].offset,
+                checkpoint=boundary.start,
+                topic=boundary.topics[tp.topic],
+                seat=seat.instance_id,
+                owned_since=owned_since,
+            )
+            offset = known.offset if known is not None and tp not in first else None
+            self._ledger.adopt(tp, Holding(period=period, owned_since=owned_since, committed=offset))
         log.info("adopted %s", {str(tp): offsets[tp].offset for tp in sorted(arrived)})
-        return self._commit_starts({tp: arrived[tp] for tp in commit_first}, offsets)
-
-    def _holding(
-        self, boundary: BoundaryState, tp: TopicPartition, seat: SeatView, offset: int, known: int | None
-    ) -> Holding:
-        owned_since = seat.owned_since[tp]
-        period = make_period(
-            tp,
-            offset,
-            checkpoint=boundary.start,
-            topic=boundary.topics[tp.topic],
-            seat=seat.instance_id,
-            owned_since=owned_since,
-        )
-        return Holding(period=period, owned_since=owned_since, committed=known)
-
-    def _commit_starts(
-        self, seats: Mapping[TopicPartition, SeatView], offsets: Mapping[TopicPartition, StartOffset]
-    ) -> frozenset[TopicPartition]:
-        """Commit starts that the group does not have. Forget and return partitions whose commit it does not confirm."""
         by_seat: dict[str, tuple[SeatView, dict[TopicPartition, int]]] = {}
-        for tp, seat in seats.items():
-            by_seat.setdefault(seat.instance_id, (seat, {}))[1][tp] = offsets[tp].offset
+        for tp in first:
+            by_seat.setdefault(arrived[tp].instance_id, (arrived[tp], {}))[1][tp] = offsets[tp].offset
         wanted = [SeatCommit(seat=seat, positions=positions) for seat, positions in by_seat.values()]
-        unacknowledged = frozenset(seats.keys() - self._commits.commit(wanted))
+        unacknowledged = frozenset(first - self._commits.commit(wanted))
         self._ledger.forget(unacknowledged)
         return unacknowledged
 
@@ -261,53 +236,28 @@ class StartOffsets:
             starts: where partitions start, by the rules.
             heard: partitions whose leaders answer.
         """
-        wanted = self._resolve(boundary, {tp: start.offset for tp, start in starts.items()}, heard)
-        offsets = self._within_logs(boundary, starts, wanted, heard)
-        return {tp: StartOffset(offset, truncated=offset < wanted[tp]) for tp, offset in offsets.items()}
-
-    def _resolve(
-        self, boundary: BoundaryState, offsets: Mapping[TopicPartition, int | OffsetSpec], heard: Set[TopicPartition]
-    ) -> dict[TopicPartition, int]:
-        """Look up starts that are not offsets yet.
-
-        A partition is left out if its leader has to answer for that, and does not.
-        """
-        known = {tp for tp, offset in offsets.items() if isinstance(offset, int)}
-        specs = {tp: self._by_option(tp, offset) for tp, offset in offsets.items() if tp in heard or tp in known}
+        offsets = {tp: start.offset for tp, start in starts.items()}
+        specs = {tp: self._by_option(tp, at) for tp, at in offsets.items() if tp in heard or isinstance(at, int)}
         earliest = [tp for tp, spec in specs.items() if spec is OffsetSpec.EARLIEST]
         latest = [tp for tp, spec in specs.items() if spec is OffsetSpec.LATEST]
         timestamps = {tp: spec for tp, spec in specs.items() if isinstance(spec, AtTimestamp)}
         found = {tp: spec for tp, spec in specs.items() if isinstance(spec, int)}
-        beyond = self._check_option(
-            boundary, {tp: at for tp, at in found.items() if offsets[tp] is OffsetSpec.STARTING}
-        )
-        found = {tp: at for tp, at in found.items() if tp not in beyond}
-        answered, read_committed = boundary.logs.answered, self._options.read_committed
-        found |= answered(self._group.logs.starts(earliest, LEADER_PATIENCE_MS))
+        answered, logs, read_committed = boundary.logs.answered, self._group.logs, self._options.read_committed
+        given = {tp: at for tp, at in found.items() if offsets[tp] is OffsetSpec.STARTING}
+        reached = logs.ends(given, LEADER_PATIENCE_MS, read_committed=False)
+        _check_not_beyond(given, answered(reached))
+        found = {tp: at for tp, at in found.items() if tp not in reached.unanswered}
+        found |= answered(logs.starts(earliest, LEADER_PATIENCE_MS))
         at = {tp: timestamp.ms for tp, timestamp in timestamps.items()}
-        records = self._group.logs.at(at, LEADER_PATIENCE_MS, read_committed=read_committed)
+        records = logs.at(at, LEADER_PATIENCE_MS, read_committed=read_committed)
         found |= answered(records)
         without = {tp: at for tp, at in timestamps.items() if tp not in found and tp not in records.unanswered}
         check_without_record(self._options.starting_offsets, without)
-        ends = self._group.logs.ends([*latest, *without], LEADER_PATIENCE_MS, read_committed=read_committed)
-        return {**found, **answered(ends)}
+        ends = logs.ends([*latest, *without], LEADER_PATIENCE_MS, read_committed=read_committed)
+        return self._within_logs(boundary, starts, {**found, **answered(ends)}, heard)
 
     def _by_option(self, partition: TopicPartition, offset: int | OffsetSpec) -> OffsetBoundValue:
         return self._options.starting_offsets.offset_of(partition) if offset is OffsetSpec.STARTING else offset
-
-    def _check_option(
-        self, boundary: BoundaryState, offsets: Mapping[TopicPartition, int]
-    ) -> frozenset[TopicPartition]:
-        """Check that logs reach as far as the option says, and return partitions whose leaders do not answer."""
-        asked = self._group.logs.ends(offsets, LEADER_PATIENCE_MS, read_committed=False)
-        ends = boundary.logs.answered(asked)
-        beyond = [f"{tp}: {offsets[tp]} (ends at {ends[tp]})" for tp in sorted(ends) if offsets[tp] > ends[tp]]
-        if beyond:
-            raise OptionError(
-                f"Option startingOffsets lies beyond the end of {join(beyond)}: give an offset that exists, or "
-                f"{LATEST} for latest."
-            )
-        return frozenset(asked.unanswered)
 
     def _within_logs(
         self,
@@ -315,7 +265,7 @@ class StartOffsets:
         starts: Mapping[TopicPartition, Start],
         offsets: Mapping[TopicPartition, int],
         heard: Set[TopicPartition],
-    ) -> dict[TopicPartition, int]:
+    ) -> dict[TopicPartition, StartOffset]:
         """`offsets`, or where a log goes on that does not have its offset: the records in between are lost.
 
         If no leader answers for a partition, its offset is checked when one does, as that of every adopted partition is
@@ -328,4 +278,14 @@ class StartOffsets:
         boundary.logs.lose(
             [out_of_log(tp, offsets[tp], None, log_ranges[tp]) for tp in sorted(nearest) if nearest[tp] != offsets[tp]]
         )
-        return {**offsets, **nearest}
+        return {tp: StartOffset(at := nearest.get(tp, wanted), at < wanted) for tp, wanted in offsets.items()}
+
+
+def _check_not_beyond(offsets: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
+    """See that logs with these ends reach as far as `startingOffsets` says. Raises OptionError if one does not."""
+    beyond = [f"{tp}: {offsets[tp]} (ends at {ends[tp]})" for tp in sorted(ends) if offsets[tp] > ends[tp]]
+    if beyond:
+        raise OptionError(
+            f"Option startingOffsets lies beyond the end of {join(beyond)}: give an offset that exists, or "
+            f"{LATEST} for latest."
+        )

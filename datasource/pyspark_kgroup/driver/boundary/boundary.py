@@ -20,10 +20,9 @@ from pyspark_kgroup.driver.boundary.boundary_commits import BoundaryCommits
 from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.driver.boundary.former_seats import FormerSeats
-from pyspark_kgroup.driver.boundary.group_port import GroupPort
 from pyspark_kgroup.driver.boundary.hand_over import HandOver
 from pyspark_kgroup.driver.boundary.idle_check import IdleCheck
-from pyspark_kgroup.driver.boundary.ledger import Ledger, find_holders
+from pyspark_kgroup.driver.boundary.ledger import find_holders
 from pyspark_kgroup.driver.boundary.orphans import Orphans
 from pyspark_kgroup.driver.boundary.scale_down import ScaleDown
 from pyspark_kgroup.driver.boundary.settling import Settling
@@ -32,11 +31,8 @@ from pyspark_kgroup.driver.boundary.topic_logs import TopicLogs
 from pyspark_kgroup.limits import OUT_OF_REACH_AGAIN_MS
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.plan import NO_LIMIT, Limit
-from pyspark_kgroup.options.parser import SourceOptions
-from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import GroupUnsettled, KgroupError, UnknownTopic
 from spark_kgroup.model import TopicPartition
-from spark_kgroup.seat_note import Author
 
 log = logging.getLogger(__name__)
 
@@ -45,10 +41,9 @@ class Boundary:
     """Carries one query from boundary to boundary. Not thread-safe: Spark asks one thing at a time.
 
     Args:
-        us: the author that this run writes beside its commits, or None to write the application's prefix alone.
-        earlier_seats: instance ids under which earlier runs of this query have read.
-        clock: in milliseconds, and it goes on while the process is stopped.
+        context: the query's. No other boundary works with it.
         record_bytes: see `BatchEnd`.
+        earlier_seats: instance ids under which earlier runs of this query have read.
         bounded: see `TopicLogs`.
 
     Attributes:
@@ -59,33 +54,28 @@ class Boundary:
 
     def __init__(
         self,
-        group: GroupPort,
-        options: SourceOptions,
-        us: Author | None = None,
-        clock: Callable[[], int] = monotonic_ms,
-        record_bytes: Callable[[str], float | None] = lambda _: None,
+        context: BoundaryContext,
         *,
+        record_bytes: Callable[[str], float | None] = lambda _: None,
         earlier_seats: Collection[str] = (),
         bounded: bool,
     ) -> None:
-        us = us or Author(app=options.instance_id_prefix)
-        self._us = us
-        self._group = group
-        self._options = options
-        self._ledger = ledger = Ledger(options.subscription)
-        self._commits = commits = BoundaryCommits(group, options, ledger, us)
-        context = BoundaryContext(group=group, options=options, ledger=ledger, commits=commits, us=us, clock=clock)
+        self._us = context.us
+        self._group = context.group
+        self._options = context.options
+        self._ledger = context.ledger
+        self._commits = BoundaryCommits(context)
         self._hand_over = hand_over = HandOver(context)
         former_seats = FormerSeats(context, earlier_seats)
         self._settling = Settling(context, hand_over, former_seats)
         self._orphans = Orphans(context, hand_over)
         self._acknowledgement = acknowledgement = Acknowledgement(context)
-        self.stops = stops = StopOffsets(group, options)
+        self.stops = stops = StopOffsets(context)
         self._adoption = Adoption(context, hand_over, former_seats, acknowledgement, stops)
         self._batch_end = BatchEnd(context, stops, record_bytes)
-        self._idle_check = IdleCheck(group, options)
+        self._idle_check = IdleCheck(context)
         self._scale_down = ScaleDown(context)
-        self.logs = TopicLogs(group, options, clock, bounded=bounded)
+        self.logs = TopicLogs(context, bounded=bounded)
         self.members: Mapping[str, str] = {}
 
     @property

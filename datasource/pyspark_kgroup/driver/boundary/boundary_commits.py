@@ -14,16 +14,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
-from pyspark_kgroup.driver.boundary.group_port import GroupPort
-from pyspark_kgroup.driver.boundary.ledger import Ledger
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.driver.boundary.taken_over import find_taken_over
 from pyspark_kgroup.limits import LEADER_PATIENCE_MS
 from pyspark_kgroup.offsets.adoption import Committed, Writer, topic_key
-from pyspark_kgroup.options.parser import SourceOptions
 from spark_kgroup.errors import WireError
 from spark_kgroup.model import TopicDescription, TopicPartition
 from spark_kgroup.runtime.views import SeatCommit, SeatView
-from spark_kgroup.seat_note import Author, is_of_topic
+from spark_kgroup.seat_note import is_of_topic
 from spark_kgroup.wire.listing import Answers
 
 log = logging.getLogger(__name__)
@@ -38,13 +36,13 @@ class SeatShare:
 
 
 class BoundaryCommits:
-    """Makes the commits of this query between two batches."""
+    """Makes the commits of this query between two batches. Has no state of its own: each step makes itself one."""
 
-    def __init__(self, group: GroupPort, options: SourceOptions, ledger: Ledger, us: Author) -> None:
-        self._group = group
-        self._options = options
-        self._ledger = ledger
-        self._us = us
+    def __init__(self, context: BoundaryContext) -> None:
+        self._group = context.group
+        self._options = context.options
+        self._ledger = context.ledger
+        self._us = context.us
 
     def commit_durable(self, boundary: BoundaryState) -> None:
         """Commit durable positions. After a refusal the view is taken anew, since a membership may be over."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pyspark_kgroup.driver.boundary.boundary_commits import BoundaryCommits
 from pyspark_kgroup.driver.boundary.group_port import GroupPort
 from pyspark_kgroup.driver.boundary.ledger import Ledger
 from pyspark_kgroup.options.parser import SourceOptions
+from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.seat_note import Author
 
 
@@ -23,7 +23,6 @@ class BoundaryContext:
         group: the query's seats in the group.
         options: the query's.
         ledger: the partitions that the seats own, and how far each was read.
-        commits: the commits of the seats' positions.
         us: the author that this run writes beside its commits.
         clock: in milliseconds, and it goes on while the process is stopped.
     """
@@ -31,6 +30,24 @@ class BoundaryContext:
     group: GroupPort
     options: SourceOptions
     ledger: Ledger
-    commits: BoundaryCommits
     us: Author
     clock: Callable[[], int]
+
+    @classmethod
+    def of(
+        cls,
+        group: GroupPort,
+        options: SourceOptions,
+        us: Author | None = None,
+        clock: Callable[[], int] = monotonic_ms,
+    ) -> BoundaryContext:
+        """The context of a query that owns no partition yet.
+
+        Args:
+            group: the query's seats in the group.
+            options: the query's.
+            us: the author that this run writes beside its commits, or None to write the application's prefix alone.
+            clock: as the attribute.
+        """
+        us = us or Author(app=options.instance_id_prefix)
+        return cls(group=group, options=options, ledger=Ledger(options.subscription), us=us, clock=clock)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from pyspark_kgroup.driver.boundary.boundary_commits import SeatShare
+from pyspark_kgroup.driver.boundary.boundary_commits import BoundaryCommits, SeatShare
 from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from spark_kgroup.model import NO_GENERATION, DescribedGroup, DescribedMember, ErrorCode, TopicPartition
@@ -27,7 +27,7 @@ class FormerSeats:
     def __init__(self, context: BoundaryContext, earlier_seats: Collection[str]) -> None:
         self._group = context.group
         self._options = context.options
-        self._commits = context.commits
+        self._commits = BoundaryCommits(context)
         self._earlier_seats = earlier_seats
         self._left_alone: frozenset[str] = frozenset()
         self._left_in_generation: int | None = None
@@ -49,8 +49,8 @@ class FormerSeats:
         partitions (`runtime.previously_owned.claimable`), so that these are committed before they get another owner.
         """
         view, group = boundary.view, self._group.describe()
-        others = self.other_members(group, view)
-        former = [member for member in others if self.is_one(member)]
+        others = self._other_members(group, view)
+        former = [member for member in others if self._is_one(member)]
         self._warn_of_namesakes([member for member in others if self._is_named_as_one(member) and member not in former])
         if not former:
             return self.group_rests(view)
@@ -88,12 +88,17 @@ class FormerSeats:
         """Whether this seat is settled, in a generation without the former seats that were made to leave."""
         return seat.settled and seat.identity.generation != self._left_in_generation
 
-    def other_members(self, group: DescribedGroup, view: GroupView) -> list[DescribedMember]:
+    def other_applications(self, view: GroupView) -> list[str]:
+        """The members of other applications that work in the group, by instance id or member id."""
+        others = self._other_members(self._group.describe(), view)
+        return sorted(member.instance_id or member.member_id for member in others if not self._is_one(member))
+
+    def _other_members(self, group: DescribedGroup, view: GroupView) -> list[DescribedMember]:
         """Members that are neither our seats nor former ones that could not be made to leave."""
         ours = {seat.instance_id for seat in view.seats} | self._may_not_leave
         return [member for member in group.members if member.instance_id not in ours]
 
-    def is_one(self, member: DescribedMember) -> bool:
+    def _is_one(self, member: DescribedMember) -> bool:
         """Whether this is a seat of an earlier run of this query with more `members`.
 
         It is known by its instance id and by its commits, since each run may have another client id, such as a pod's

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pyspark_kgroup.driver.boundary.boundary_commits import SeatShare
+from pyspark_kgroup.driver.boundary.boundary_commits import BoundaryCommits, SeatShare
 from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS
@@ -32,7 +32,7 @@ class HandOver:
     def __init__(self, context: BoundaryContext) -> None:
         self._group = context.group
         self._ledger = context.ledger
-        self._commits = context.commits
+        self._commits = BoundaryCommits(context)
 
     def commit_and_give_up(self, boundary: BoundaryState) -> None:
         """Commit durable positions, then give up requested partitions, up to `_ROUNDS` times while the group asks."""

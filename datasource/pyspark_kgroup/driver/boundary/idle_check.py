@@ -15,10 +15,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
-from pyspark_kgroup.driver.boundary.group_port import GroupPort
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.limits import IDLE_TOPICS_MAX_AGE_MS
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
-from pyspark_kgroup.options.parser import SourceOptions
 from spark_kgroup.model import TopicDescription, TopicPartition
 from spark_kgroup.runtime.views import GroupView
 
@@ -38,9 +37,9 @@ class _Found:
 class IdleCheck:
     """Remembers how the last boundary found seats, topics and logs, if it had no work."""
 
-    def __init__(self, group: GroupPort, options: SourceOptions) -> None:
-        self._group = group
-        self._topics_max_age_ms = min(IDLE_TOPICS_MAX_AGE_MS, options.metadata_max_age_ms)
+    def __init__(self, context: BoundaryContext) -> None:
+        self._group = context.group
+        self._topics_max_age_ms = min(IDLE_TOPICS_MAX_AGE_MS, context.options.metadata_max_age_ms)
         self._found: _Found | None = None
 
     def begin(self, boundary: BoundaryState, held: Collection[TopicPartition]) -> None:

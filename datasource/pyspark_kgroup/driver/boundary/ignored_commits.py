@@ -11,11 +11,10 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.offsets.adoption import Committed, Start, Writer
-from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.values import join
 from spark_kgroup.model import TopicPartition
-from spark_kgroup.seat_note import Author
 
 log = logging.getLogger(__name__)
 
@@ -23,9 +22,9 @@ log = logging.getLogger(__name__)
 class IgnoredCommitWarnings:
     """Warns, and remembers the offsets that it has warned of."""
 
-    def __init__(self, options: SourceOptions, us: Author) -> None:
-        self._options = options
-        self._us = us
+    def __init__(self, context: BoundaryContext) -> None:
+        self._options = context.options
+        self._us = context.us
         self._warned_of: dict[TopicPartition, tuple[int, Committed]] = {}
 
     def warn(

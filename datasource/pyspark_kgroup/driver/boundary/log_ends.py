@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from pyspark_kgroup.driver.boundary.group_port import EndListing, GroupPort
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
+from pyspark_kgroup.driver.boundary.group_port import EndListing
 from pyspark_kgroup.limits import BEGUN_END_OFFSETS_MAX_AGE_MS, END_OFFSETS_MAX_AGE_MS, LEADER_PATIENCE_MS
 from spark_kgroup.errors import WireError
 from spark_kgroup.model import TopicPartition
@@ -53,18 +54,11 @@ class LogEnds:
         unanswered: the partitions that are asked for beside the boundaries, and why there is no answer yet.
     """
 
-    def __init__(
-        self,
-        group: GroupPort,
-        clock: Callable[[], int],
-        on_answered: Callable[[Collection[TopicPartition]], None],
-        *,
-        read_committed: bool,
-    ) -> None:
-        self._group = group
-        self._clock = clock
+    def __init__(self, context: BoundaryContext, on_answered: Callable[[Collection[TopicPartition]], None]) -> None:
+        self._group = context.group
+        self._clock = context.clock
         self._on_answered = on_answered
-        self._read_committed = read_committed
+        self._read_committed = context.options.read_committed
         self.forget()
 
     def forget(self) -> None:

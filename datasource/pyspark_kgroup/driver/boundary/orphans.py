@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 
-from pyspark_kgroup.driver.boundary.boundary_commits import SeatShare
+from pyspark_kgroup.driver.boundary.boundary_commits import BoundaryCommits, SeatShare
 from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.driver.boundary.hand_over import HandOver
@@ -25,7 +25,7 @@ class Orphans:
 
     def __init__(self, context: BoundaryContext, hand_over: HandOver) -> None:
         self._group = context.group
-        self._commits = context.commits
+        self._commits = BoundaryCommits(context)
         self._hand_over = hand_over
 
     def find_owners(self, boundary: BoundaryState) -> None:

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from pyspark_kgroup.options.parser import SourceOptions
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.options.values import join
 from spark_kgroup.errors import BrokerError, RequestTimedOut, WireError
 from spark_kgroup.model import ErrorCode, TopicPartition
@@ -41,8 +41,8 @@ class _Absence:
 class OutOfReach:
     """The partitions of our seats that are out of reach."""
 
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
+    def __init__(self, context: BoundaryContext) -> None:
+        self._options = context.options
         self._absences: dict[TopicPartition, _Absence] = {}
 
     @property

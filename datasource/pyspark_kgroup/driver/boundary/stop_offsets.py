@@ -15,12 +15,11 @@ import logging
 from collections.abc import Collection, Mapping
 
 from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
-from pyspark_kgroup.driver.boundary.group_port import GroupPort
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.limits import LEADER_PATIENCE_MS
 from pyspark_kgroup.offsets.adoption import topic_key
 from pyspark_kgroup.offsets.offset_spec import AtTimestamp
 from pyspark_kgroup.options.offset_bound import check_order
-from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.values import join
 from spark_kgroup.model import TopicDescription, TopicPartition
 
@@ -43,10 +42,10 @@ class StopOffsets:
             option.
     """
 
-    def __init__(self, group: GroupPort, options: SourceOptions) -> None:
-        self._group = group
-        self._options = options
-        self._bound = options.ending_offsets
+    def __init__(self, context: BoundaryContext) -> None:
+        self._group = context.group
+        self._options = context.options
+        self._bound = context.options.ending_offsets
         self._found: dict[Log, int] = {}  # stops by timestamp
         self._none_before: dict[Log, int] = {}  # the log's end when it had no record that is late enough
         self._checked = False

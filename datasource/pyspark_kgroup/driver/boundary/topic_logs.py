@@ -10,10 +10,10 @@ anew after that is noticed at the next boundary.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, TypeVar
 
-from pyspark_kgroup.driver.boundary.group_port import GroupPort
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.driver.boundary.log_ends import LogEnds
 from pyspark_kgroup.driver.boundary.out_of_reach import OutOfReach
 from pyspark_kgroup.errors import DataLoss
@@ -28,7 +28,6 @@ from pyspark_kgroup.offsets.adoption import topic_key
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, recreated
 from pyspark_kgroup.offsets.plan import Ranges
-from pyspark_kgroup.options.parser import SourceOptions
 from spark_kgroup.errors import UnknownTopic
 from spark_kgroup.model import TopicDescription, TopicPartition
 from spark_kgroup.wire.listing import Answers
@@ -52,24 +51,17 @@ class TopicLogs:
             another reason cannot be counted.
     """
 
-    def __init__(
-        self,
-        group: GroupPort,
-        options: SourceOptions,
-        clock: Callable[[], int],
-        *,
-        bounded: bool,
-    ) -> None:
+    def __init__(self, context: BoundaryContext, *, bounded: bool) -> None:
         self.topics: Mapping[str, TopicDescription] = {}
         self.losses = 0
         self.offsets_skipped = 0
-        self._group = group
-        self._clock = clock
-        self._options = options
-        self.out_of_reach = OutOfReach(options)
+        self._group = context.group
+        self._clock = context.clock
+        self._options = context.options
+        self.out_of_reach = OutOfReach(context)
         self._missed: set[TopicPartition] = set()
         """Partitions for which one of this boundary's questions got no answer."""
-        self._ends = LogEnds(group, clock, self._on_answered, read_committed=options.read_committed)
+        self._ends = LogEnds(context, self._on_answered)
         self.bounded: Final = bounded
         self._frozen: Mapping[TopicPartition, int] | None = None
         self._to_freeze: frozenset[TopicPartition] = frozenset()

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Final
 
 from pyspark_kgroup.errors import ChannelEnded, KeyRefused, NobodyListens, RegistryUnreachable
-from pyspark_kgroup.executor.sidecar_dir import RecentFailures
-from pyspark_kgroup.limits import REGISTRY_AGAIN_MS, REGISTRY_GONE_MS, SIDECAR_SILENCE_MS
+from pyspark_kgroup.executor.worker.executor_query import ExecutorQuery
+from pyspark_kgroup.limits import REGISTRY_AGAIN_MS, REGISTRY_GONE_MS, REGISTRY_PATIENCE_MS, SIDECAR_SILENCE_MS
 from pyspark_kgroup.shared.channel import Channel, connect
 from pyspark_kgroup.shared.messages import (
     Bind,
@@ -26,7 +26,7 @@ from pyspark_kgroup.shared.messages import (
     Refused,
     Welcome,
 )
-from pyspark_kgroup.shared.tickets import Executor, SidecarAddress
+from pyspark_kgroup.shared.tickets import SidecarAddress, TicketPayload
 
 _NO_REGISTRY: Final = "no-registry"
 """The mark of an executor whose workers could not reach the registry."""
@@ -39,78 +39,58 @@ RegistryAnswer = Bound | NothingLeft | Refused
 
 
 class RegistryClient:
-    """The registry of one query, as workers of one executor reach it.
+    """The registry of one query, as workers of one executor reach it."""
 
-    Args:
-        host: an address or a name of the driver.
-        query: as `RegistryAccess.query`.
-        key: the application's secret.
-        failures: of this executor, with this query.
-    """
+    def __init__(self, query: ExecutorQuery) -> None:
+        self._query = query.access.query
+        self._key = query.access.key
+        self._host = query.access.host or _driver_host()
+        self._port = query.access.port
+        self._failures = query.failures
+        self._asking = replace(query.executor, warm=False)  # its worker reads directly, or asks a seat's home
 
-    def __init__(self, host: str, port: int, query: str, key: bytes, failures: RecentFailures) -> None:
-        self.host = host
-        self.port = port
-        self._query = query
-        self._key = key
-        self._failures = failures
+    def bind(self, ticket: TicketPayload) -> tuple[RegistryAnswer, Channel] | None:
+        """Ask which ranges a ticket reads: the registry itself, or the sidecars that the ticket names, which ask it.
 
-    def has_way(self, sidecars: Sequence[SidecarAddress]) -> bool:
-        """Whether the registry or one of these may answer: workers of this executor have not failed with all lately."""
-        return any(not self._failures.has(_mark_name(way)) for way in (None, *sidecars))
-
-    def bind(
-        self,
-        executor: Executor,
-        scan: int,
-        ticket: int,
-        sidecars: Sequence[SidecarAddress] = (),
-        *,
-        insist_s: float = 0.0,
-    ) -> tuple[RegistryAnswer, Channel]:
-        """Ask which ranges a ticket reads, for a worker of `executor` that reads directly.
-
-        Args:
-            executor: whose worker asks.
-            scan: the ticket's.
-            ticket: its number.
-            sidecars: of other executors, to ask by way of them.
-            insist_s: for how long to try again if it cannot be reached, also in ways that failed lately, and for
-                `REGISTRY_GONE_MS` at most where it has gone.
+        A ticket without ranges of its own needs the answer. So it is asked for again for `REGISTRY_PATIENCE_MS`, also
+        in ways that failed lately, and for `REGISTRY_GONE_MS` at most where the registry has gone.
 
         Returns:
-            The answer, and the channel over which to report the read.
+            The answer, and the channel over which to report the read. None if the ticket has ranges of its own, and all
+            ways have failed lately.
 
         Raises:
             RegistryUnreachable: it cannot be reached from here, or has gone meanwhile.
         """
+        insist_s = REGISTRY_PATIENCE_MS / 1000 if ticket.reads is None else 0.0
         begun_s = time.monotonic()
-        while True:
+        while ways := self._ways(ticket.sidecars, all_of_them=insist_s > 0):
             problem: Exception | None = None
             patience_s = insist_s
-            for way in self._ways(sidecars, all_of_them=insist_s > 0):
+            for way in ways:
                 try:
-                    return self._bind(way, replace(executor, warm=False), scan, ticket)
+                    return self._bind(way, ticket)
                 except (ChannelEnded, KeyRefused) as failure:
                     self._failures.add(_mark_name(way))
                     problem = failure if problem is None or way is None else problem
                     if way is None and isinstance(failure, NobodyListens):
                         patience_s = min(insist_s, REGISTRY_GONE_MS / 1000)
             if time.monotonic() >= begun_s + patience_s:
-                raise RegistryUnreachable(self.host, self.port, problem)
+                raise RegistryUnreachable(self._host, self._port, problem)
             time.sleep(REGISTRY_AGAIN_MS / 1000)
+        return None
 
     def connect(self) -> Channel:
         """A connection that has shown the key. Raises as `channel.connect`."""
-        return connect((self.host, self.port), self._key)
+        return connect((self._host, self._port), self._key)
 
-    def ask_home(self, home: SidecarAddress, scan: int, ticket: int) -> tuple[ReadFromServer, Channel] | None:
-        """Ask a seat's home, on another executor, to serve a ticket's ranges. None if it does not."""
-        if self._failures.has(_mark_name(home)):
+    def ask_home(self, home: SidecarAddress | None, ticket: TicketPayload) -> tuple[ReadFromServer, Channel] | None:
+        """Ask a seat's home, on another executor, to serve a ticket's ranges. None if it does not, or there is none."""
+        if home is None or self._failures.has(_mark_name(home)):
             return None
         try:
             channel = connect((home.host, home.port), self._key, home.server)
-            answer = channel.ask(ReadAtHome(query=self._query, scan=scan, ticket=ticket), _ANSWER_S)
+            answer = channel.ask(ReadAtHome(query=self._query, scan=ticket.scan_id, ticket=ticket.ticket), _ANSWER_S)
         except (ChannelEnded, KeyRefused):
             self._failures.add(_mark_name(home))
             return None
@@ -125,16 +105,14 @@ class RegistryClient:
         failed = [way for way in ways if self._failures.has(_mark_name(way))]
         return [way for way in ways if way not in failed] + (failed if all_of_them else [])
 
-    def _bind(
-        self, way: SidecarAddress | None, executor: Executor, scan: int, ticket: int
-    ) -> tuple[RegistryAnswer, Channel]:
+    def _bind(self, way: SidecarAddress | None, ticket: TicketPayload) -> tuple[RegistryAnswer, Channel]:
         """Ask by one way. Raises ChannelEnded and KeyRefused."""
         channel = self.connect() if way is None else connect((way.host, way.port), self._key, way.server)
-        hello = Hello(query=self._query, executor=executor, sidecar=False)
+        hello = Hello(query=self._query, executor=self._asking, sidecar=False)
         if not isinstance(channel.ask(hello, _ANSWER_S), Welcome):
             channel.close()
             raise ChannelEnded("Another query is asked there by now.")
-        answer = channel.ask(Bind(scan=scan, ticket=ticket, executor=executor), _ANSWER_S)
+        answer = channel.ask(Bind(scan=ticket.scan_id, ticket=ticket.ticket, executor=self._asking), _ANSWER_S)
         if not isinstance(answer, RegistryAnswer):
             channel.close()
             raise ChannelEnded("The registry does not answer what a ticket reads.")
@@ -144,3 +122,12 @@ class RegistryClient:
 def _mark_name(way: SidecarAddress | None) -> str:
     """The mark of an executor whose workers could not use this way."""
     return _NO_REGISTRY if way is None else f"no-way-to-{way.executor.replace('/', '_')}-{way.port}"
+
+
+def _driver_host() -> str:
+    """The driver's host as Spark knows it."""
+    # Imported here: a test's worker runs without Spark.
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return (context.getLocalProperty("spark.driver.host") if context is not None else None) or "localhost"

@@ -1,4 +1,4 @@
-"""Finds the sidecar of this executor and asks it for one query, or starts it where there is none.
+"""Starts the sidecar of this executor for later reads, or lets the one that is there serve one more query.
 
 Runs on: executor, in Spark's Python workers.
 """
@@ -10,107 +10,88 @@ import os
 import socket
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
 from pyspark_kgroup.errors import ChannelEnded, KeyRefused
-from pyspark_kgroup.executor.sidecar_dir import RecentFailures, SidecarDir
+from pyspark_kgroup.executor.worker.executor_query import ExecutorQuery
 from pyspark_kgroup.executor.worker.registry_client import RegistryClient
-from pyspark_kgroup.limits import SIDECAR_SILENCE_MS, SIDECAR_START_MS
-from pyspark_kgroup.shared.channel import Channel, connect
-from pyspark_kgroup.shared.messages import (
-    AddQuery,
-    CannotStart,
-    Hung,
-    NothingLeft,
-    QueryMessage,
-    Read,
-    ReadDirectly,
-    ReadFromServer,
-    Ready,
-    Refused,
-    SidecarParameters,
-    UnknownQuery,
-)
-from pyspark_kgroup.shared.tickets import Executor, RegistryAccess
+from pyspark_kgroup.executor.worker.sidecar_client import NO_SIDECAR, SidecarClient, SidecarUnavailable
+from pyspark_kgroup.limits import SIDECAR_SILENCE_MS, SIDECAR_START_AFTER_MS, SIDECAR_START_MS
+from pyspark_kgroup.shared.channel import Channel
+from pyspark_kgroup.shared.messages import AddQuery, CannotStart, QueryMessage, Ready, SidecarParameters
+from pyspark_kgroup.shared.tickets import Executor
 
-_NO_SIDECAR: Final = "no-sidecar"
-"""The mark of an executor on which no sidecar could be had for the query."""
+_REUSED: Final = "SPARK_REUSE_WORKER"
+"""Set by Spark for workers that live on after their tasks (PythonWorkerFactory, `spark.python.worker.reuse`)."""
 
 
-SidecarAnswer = ReadFromServer | ReadDirectly | NothingLeft | Refused
-"""A sidecar's answer: the ranges that a ticket reads, and how."""
-
-
-_TRIES: Final = 2
-"""How often a sidecar is asked: it may end at that very moment."""
-
-_TRIES_MAX: Final = 5
-"""How often it is asked within `_CROWDED_S` while it hangs up at once: of too many peers without the key, a sidecar
-drops the oldest."""
-
-_CROWDED_S: Final = 1.0
-
-
-class SidecarUnavailable(Exception):
-    """This executor cannot have a sidecar, or its sidecar cannot be reached: its workers read directly."""
-
-
-class SidecarMissing(Exception):
-    """This executor has no sidecar yet, or one that does not serve the query yet. No read waits for `start`."""
-
-
-class SidecarClient:
-    """The sidecar of `executor` for one query.
+class SidecarStart:
+    """Starts the sidecar of an executor for one query. No read waits for that.
 
     Args:
-        access: the query's.
-        place: where the sidecar is to be found, or None if this platform has none.
+        query: the query on this executor.
         registry: of the query. A sidecar needs a connection to it.
-        failures: of this executor, with this query.
+        sidecar: by which a sidecar is found that is there already.
+        on_failure: is told, in a thread of its own, why no sidecar can be had here.
     """
 
     def __init__(
         self,
-        executor: Executor,
-        access: RegistryAccess,
-        place: SidecarDir | None,
+        query: ExecutorQuery,
         registry: RegistryClient,
-        failures: RecentFailures,
+        sidecar: SidecarClient,
+        on_failure: Callable[[SidecarUnavailable], None],
     ) -> None:
-        self._executor = executor
-        self._access = access
-        self._place = place
+        self._query = query
         self._registry = registry
-        self._failures = failures
+        self._sidecar = sidecar
+        self._on_failure = on_failure
+        self._read_over = threading.Event()
+        self._handed_over = threading.Event()  # a sidecar that starts no longer needs this process
+        self._handed_over.set()
 
-    def request(self, request: Read) -> tuple[SidecarAnswer, Channel]:
-        """Ask the sidecar.
+    # ---------------------------------------------------------------------------------------------------- beside reads
 
-        Raises:
-            SidecarMissing: there is none that answers and serves the query. `start` sees to it.
-            SidecarUnavailable: there can be none here, or none could be started a while ago.
-            ChannelEnded: neither it nor its successor has answered.
+    def soon(self) -> None:
+        """Start a sidecar for later reads. This read has the CPU first: the executor itself has only just started."""
+        self._read_over.clear()
+        if self._ends_with_task():
+            self._read_over.set()  # the thread starts the sidecar at once: it ends with this process
+        self._handed_over.clear()
+        threading.Thread(target=self._start_after_read, name="kgroup sidecar start", daemon=True).start()
+
+    def on_read_over(self) -> None:
+        """A read has ended: the CPU is free, and this process may be about to end."""
+        self._read_over.set()
+        if self._ends_with_task():
+            self._handed_over.wait(SIDECAR_START_AFTER_MS / 1000)
+
+    def _ends_with_task(self) -> bool:
+        """Whether this process ends with its task: Spark says so, or has started it without the daemon that keeps it.
+
+        `spark.python.use.daemon` set to false does that, and leaves `_REUSED` as it is: the worker is then a child of
+        the JVM itself.
         """
-        tries, began_s = 0, time.monotonic()
-        while tries < _TRIES or (tries < _TRIES_MAX and time.monotonic() - began_s < _CROWDED_S):
-            tries += 1
-            channel = self._connect()
-            with suppress(ChannelEnded):  # the sidecar may end at that very moment
-                answer = channel.ask(request, SIDECAR_SILENCE_MS / 1000)
-                if isinstance(answer, SidecarAnswer):
-                    return answer, channel
-                if isinstance(answer, UnknownQuery):
-                    channel.close()
-                    raise self._missing()
-            channel.close()
-        raise ChannelEnded("Neither the sidecar nor its successor has answered.")
+        return not os.environ.get(_REUSED) or os.getppid() == self._query.executor.pid
 
-    def start(self, on_handed_over: Callable[[], None] = lambda: None) -> None:
+    def _start_after_read(self) -> None:
+        self._read_over.wait(SIDECAR_START_AFTER_MS / 1000)
+        try:
+            self.start(self._handed_over.set)
+        except SidecarUnavailable as why:
+            self._on_failure(why)
+        finally:
+            self._handed_over.set()
+
+    # ------------------------------------------------------------------------------------------------------- the start
+
+    def start(self, on_handed_over: Callable[[], None]) -> None:
         """Let a sidecar serve the query: start one if there is none. Return at once if another worker does so.
 
         Args:
@@ -119,27 +100,26 @@ class SidecarClient:
         Raises:
             SidecarUnavailable: no sidecar can be had here.
         """
-        place = self._require_place()
+        place = self._sidecar.require_place()
         try:
             with place.hold_lock():
-                if not self._failures.has(_NO_SIDECAR):
-                    self._hand_over_query(self._registry.connect(), on_handed_over)
+                if not self._query.failures.has(NO_SIDECAR):
+                    self._hand_over_query(self._registry.connect(), place.folder, on_handed_over)
         except BlockingIOError:
             return
         except (OSError, SidecarUnavailable, ChannelEnded, KeyRefused, subprocess.SubprocessError) as problem:
-            raise self._give_up(problem) from None
+            raise self._sidecar.give_up(problem) from None
 
-    def _hand_over_query(self, registry: Channel, on_handed_over: Callable[[], None]) -> None:
+    def _hand_over_query(self, registry: Channel, folder: Path, on_handed_over: Callable[[], None]) -> None:
         """Let the sidecar serve the query over this connection. Raises the errors that `start` catches."""
         with registry.socket:
-            host = _host_for_others(registry.socket, self._executor)
             answer: QueryMessage | None = None
-            if (channel := self._connect_if_there()) is not None:
+            if (channel := self._sidecar.connect_if_there()) is not None:
                 with channel.socket, suppress(ChannelEnded):  # it may end at that very moment
                     self._name_query(channel, registry.socket)
                     answer = channel.hear(SIDECAR_SILENCE_MS / 1000)
             if answer is None:
-                answer = self._start_process(host, registry.socket, on_handed_over)
+                answer = self._start_process(folder, registry.socket, on_handed_over)
         match answer:
             case Ready():
                 return
@@ -149,7 +129,7 @@ class SidecarClient:
 
     def _name_query(self, channel: Channel, registry: socket.socket) -> None:
         """Ask for this query to be served over this connection. Raises ChannelEnded."""
-        access = self._access
+        access = self._query.access
         channel.say(
             AddQuery(
                 query=access.query,
@@ -163,69 +143,23 @@ class SidecarClient:
         except OSError as problem:
             raise ChannelEnded(f"The sidecar has gone ({problem}).") from None
 
-    def _require_place(self) -> SidecarDir:
-        if self._place is None or not self._executor.warm or not hasattr(os, "pidfd_open"):
-            raise SidecarUnavailable(
-                "This platform does not say whose worker a process is, and when that executor ends."
-            )
-        return self._place
-
-    def _connect(self) -> Channel:
-        """A channel to the sidecar. Raises as `request`."""
-        self._require_place()
-        try:
-            for _ in range(_TRIES_MAX):
-                if (channel := self._connect_if_there()) is not None:
-                    return channel
-        except OSError as problem:
-            raise self._give_up(problem) from None
-        raise self._missing()
-
-    def _missing(self) -> Exception:
-        if self._failures.has(_NO_SIDECAR):
-            return SidecarUnavailable("It could not be started a while ago.")
-        return SidecarMissing()
-
-    def _give_up(self, problem: Exception) -> SidecarUnavailable:
-        """Mark the failure: for `SIDECAR_RETRY_MS`, no worker of this executor tries again."""
-        self._failures.add(_NO_SIDECAR)
-        return SidecarUnavailable(str(problem))
-
-    def report_hung(self, seat: str) -> None:
-        """Let the sidecar end a seat's server that hangs. The next read starts another one."""
-        with suppress(OSError, ChannelEnded):  # the next worker that finds it hung reports it
-            channel = self._connect_if_there()
-            if channel is not None:
-                channel.say(Hung(query=self._access.query, seat=seat))
-                channel.close()
-
-    def _connect_if_there(self) -> Channel | None:
-        """A channel to the sidecar, or None if none answers. None is started.
-
-        Raises:
-            OSError: the place is not this user's alone. No process was asked.
-        """
-        if self._place is None:
-            return None
-        try:
-            with self._place.short_socket_path() as path:
-                return connect(path, self._access.key, self._place.server)
-        except (FileNotFoundError, ChannelEnded, KeyRefused):
-            return None
-
-    def _start_process(self, host: str, registry: socket.socket, on_handed_over: Callable[[], None]) -> QueryMessage:
+    def _start_process(self, folder: Path, registry: socket.socket, on_handed_over: Callable[[], None]) -> QueryMessage:
         """Start a sidecar and wait until it listens. Its parameters travel over its standard input.
 
         Args:
-            host: where workers of other executors are to reach it.
+            folder: where it is to be found.
             registry: as `_name_query` takes it.
             on_handed_over: as `start` takes it.
 
         Returns:
             Its answer, or `CannotStart` if it ended or was silent.
         """
+        executor = self._query.executor
         parameters = SidecarParameters(
-            folder=str(self._require_place().folder), key=self._access.key, executor=self._executor, host=host
+            folder=str(folder),
+            key=self._query.access.key,
+            executor=executor,
+            host=_host_for_others(registry, executor),
         )
         ours, theirs = socket.socketpair()
         channel = Channel(ours)
@@ -233,7 +167,7 @@ class SidecarClient:
         with ours:
             with theirs:
                 process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "pyspark_kgroup.executor.sidecar.sidecar", self._executor.key],
+                    [sys.executable, "-P", "-m", "pyspark_kgroup.executor.sidecar.sidecar", executor.key],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,  # a worker's own may be the JVM's
                     env=_environment(),

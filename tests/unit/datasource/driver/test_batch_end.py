@@ -6,6 +6,7 @@ from harness.fake_driver import Crash
 from harness.fake_group import OTHER
 
 from pyspark_kgroup.driver.boundary.boundary import Boundary
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS, RECORD_BYTES_UNKNOWN
 from pyspark_kgroup.offsets.plan import Limit
 from spark_kgroup.model import TopicPartition
@@ -130,7 +131,9 @@ def test_end_offsets_that_were_listed_before_a_long_wait_are_listed_again(
 def test_a_limit_in_bytes_goes_by_the_size_of_records_as_it_is_known_at_each_boundary(world: World) -> None:
     group, driver = world(records=1_000)
     known: dict[str, float] = {}
-    driver.boundary = Boundary(group, driver.options, clock=lambda: group.now_ms, record_bytes=known.get, bounded=False)
+    driver.boundary = Boundary(
+        BoundaryContext.of(group, driver.options, clock=lambda: group.now_ms), record_bytes=known.get, bounded=False
+    )
     limit = Limit(size_bytes=3 * RECORD_BYTES_UNKNOWN)
     end = driver.boundary.advance(driver.durable, limit)
     assert end.position(P0) == 3

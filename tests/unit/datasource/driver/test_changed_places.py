@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kgroup.driver.boundary.boundary import Boundary
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.offsets.adoption import topic_key
 from pyspark_kgroup.offsets.checkpoint import Checkpoint, Topic
 from spark_kgroup.model import TopicPartition
@@ -174,7 +175,9 @@ def renamed(driver: Driver, **what: Any) -> None:
     """The query comes back with other names in its options, and its commits bear the new prefix. Seats keep theirs."""
     driver.restart()
     driver.options = replace(driver.options, **what)
-    driver.boundary = Boundary(driver.group, driver.options, clock=lambda: driver.group.now_ms, bounded=False)
+    driver.boundary = Boundary(
+        BoundaryContext.of(driver.group, driver.options, clock=lambda: driver.group.now_ms), bounded=False
+    )
     driver.group.author = Author(app=driver.options.instance_id_prefix)
 
 

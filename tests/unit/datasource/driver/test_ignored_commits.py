@@ -6,6 +6,7 @@ from harness.fake_driver import Driver
 from harness.fake_group import OTHER, FakeGroup
 
 from pyspark_kgroup.driver.boundary.boundary import Boundary
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.options.offset_bound import parse_starting_offsets
 from spark_kgroup.seat_note import Author
 
@@ -100,7 +101,7 @@ def test_a_process_of_an_earlier_run_overrules_no_commit_of_a_later_one(
     group.produce(P0, 1_000)
     leftover = Driver(group, parse_starting_offsets("latest"))
     us = Author(app="seat", run=run, process="leftover")
-    leftover.boundary = Boundary(group, leftover.options, us, bounded=False)
+    leftover.boundary = Boundary(BoundaryContext.of(group, leftover.options, us), bounded=False)
     assert leftover.ask().owned[P0].period.start == 100
     assert group.committed_now == {P0: 100}
     (line,) = messages(caplog, "was started again meanwhile")

@@ -3,8 +3,10 @@
 from collections.abc import Collection
 from typing import Any
 
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.driver.boundary.log_ends import LogEnds
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
+from pyspark_kgroup.options.parser import parse
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.wire.listing import Answers
 
@@ -40,7 +42,8 @@ def test_ends_that_grow_old_between_two_looks_at_the_clock_are_kept() -> None:
         return now_ms[0]
 
     group: Any = Group()
-    ends = LogEnds(group, clock, lambda _: None, read_committed=False)
+    options = parse({"kafka.bootstrap.servers": "b:9092", "kafka.group.id": "g", "subscribe": "t"})
+    ends = LogEnds(BoundaryContext.of(group, options, clock=clock), lambda _: None)
     for wait_ms in range(END_OFFSETS_MAX_AGE_MS - 20, END_OFFSETS_MAX_AGE_MS + 20):
         now_ms[0] += 10 * END_OFFSETS_MAX_AGE_MS
         assert ends.of([A, B]) == {A: 7, B: 7}

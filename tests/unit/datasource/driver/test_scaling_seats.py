@@ -8,6 +8,7 @@ from harness.fake_driver import Crash, Driver, assert_read_once, seats_of
 from harness.fake_group import OTHER, FakeGroup
 
 from pyspark_kgroup.driver.boundary.boundary import Boundary
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
 from pyspark_kgroup.offsets.earlier_runs import earlier_runs
 from spark_kgroup.errors import GroupUnsettled
@@ -184,7 +185,7 @@ def test_former_seats_are_known_by_all_of_a_prefix_that_has_hyphens(
 ) -> None:
     group, driver = world(partitions=2, seats=2, records=10)
     driver.options = replace(driver.options, instance_id_prefix="daily-job")
-    driver.boundary = Boundary(group, driver.options, clock=lambda: group.now_ms, bounded=False)
+    driver.boundary = Boundary(BoundaryContext.of(group, driver.options, clock=lambda: group.now_ms), bounded=False)
     former = DescribedMember(member_id="m", instance_id="daily-job-2", client_id="spark-kgroup", client_host="")
     left: list[DescribedMember] = []
     describe = group.describe
@@ -217,7 +218,7 @@ def test_members_that_only_look_like_former_seats_are_left_alone(world: World) -
         DescribedMember(member_id="m", instance_id=name, client_id=client, client_host="")
         for name, client in (("seat-9", "kgroup-member"), ("seat-9-x", "spark-kgroup"), ("job-9", "spark-kgroup"))
     ]
-    assert [driver.boundary._settling._former_seats.is_one(m) for m in (member, *looks)] == [True, False, False, False]
+    assert [driver.boundary._settling._former_seats._is_one(m) for m in (member, *looks)] == [True, False, False, False]
 
 
 @pytest.mark.parametrize("group_type", ["classic", "consumer"])
@@ -229,7 +230,9 @@ def test_former_seats_under_another_client_id_are_known_by_what_they_wrote(world
     driver.restart(3)
     options = replace(driver.options, client_id="pod-b")
     earlier = earlier_runs(driver.durable, [], group="g", app="seat")
-    driver.boundary = Boundary(group, options, clock=lambda: group.now_ms, earlier_seats=earlier.seats, bounded=False)
+    driver.boundary = Boundary(
+        BoundaryContext.of(group, options, clock=lambda: group.now_ms), earlier_seats=earlier.seats, bounded=False
+    )
     driver.drain()
     assert not group.old
     assert group.committed_now == dict.fromkeys(PARTITIONS, 30)
@@ -242,7 +245,7 @@ def test_members_that_may_be_former_seats_and_are_left_alone_are_named_once(
     driver.drain()
     driver.restart(5)
     options = replace(driver.options, client_id="pod-b")
-    driver.boundary = Boundary(group, options, clock=lambda: group.now_ms, bounded=False)
+    driver.boundary = Boundary(BoundaryContext.of(group, options, clock=lambda: group.now_ms), bounded=False)
     driver.drain()
     assert group.old == {"seat-5"}
     (warning,) = [message for message in caplog.messages if "named like seats of this query" in message]

@@ -23,7 +23,7 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.driver.registry import requests as requests_module
 from pyspark_kgroup.errors import ChannelEnded, KeyRefused, RegistryUnreachable
-from pyspark_kgroup.executor.worker import ticket_reader
+from pyspark_kgroup.executor.worker import registry_client
 from pyspark_kgroup.executor.worker.ticket_reader import Worker
 from pyspark_kgroup.limits import SIDECAR_UNAUTHENTICATED_MAX
 from pyspark_kgroup.shared import channel as channel_module
@@ -38,7 +38,7 @@ NO_RECORDS = {0: (41, 41)}
 @pytest.fixture(autouse=True)
 def _shorter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel_module, "CHANNEL_CONNECT_MS", 500)
-    monkeypatch.setattr(ticket_reader, "REGISTRY_PATIENCE_MS", 1_000)
+    monkeypatch.setattr(registry_client, "REGISTRY_PATIENCE_MS", 1_000)
 
 
 @pytest.fixture

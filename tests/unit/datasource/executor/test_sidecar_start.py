@@ -20,7 +20,7 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.executor.worker import sidecar_start as sidecar_start_module
 from pyspark_kgroup.executor.worker import ticket_reader
-from pyspark_kgroup.executor.worker.sidecar_start import SidecarClient
+from pyspark_kgroup.executor.worker.sidecar_start import SidecarStart
 from pyspark_kgroup.executor.worker.ticket_reader import Worker
 from pyspark_kgroup.limits import SIDECAR_START_MS
 from pyspark_kgroup.shared.arrow import arrow_schema
@@ -142,7 +142,7 @@ def test_a_read_has_the_cpu_before_the_sidecar_that_is_started_for_later_ones(
 ) -> None:
     monkeypatch.setenv("SPARK_REUSE_WORKER", reused)
     monkeypatch.setattr(os, "getppid", lambda: 1 if daemon else executor.pid)
-    monkeypatch.setattr(ticket_reader, "SIDECAR_START_AFTER_MS", waits_ms)
+    monkeypatch.setattr(sidecar_start_module, "SIDECAR_START_AFTER_MS", waits_ms)
     monkeypatch.setattr(ticket_reader, "_read_directly", lambda *_: iter(BATCHES))
     reading = Worker(executor).read(query.plan(NO_RECORDS)[0])
     next(reading)
@@ -159,13 +159,13 @@ def test_a_worker_that_ends_with_its_task_first_hands_over_what_a_starting_sidec
     """Else the registry and the sidecar would hear half of it."""
     may_start = threading.Event()
 
-    def start(_: SidecarClient, on_handed_over: Callable[[], None]) -> None:
+    def start(_: SidecarStart, on_handed_over: Callable[[], None]) -> None:
         may_start.wait()
         on_handed_over()
 
     monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
-    monkeypatch.setattr(ticket_reader, "SIDECAR_START_AFTER_MS", 60_000)
-    monkeypatch.setattr(SidecarClient, "start", start)
+    monkeypatch.setattr(sidecar_start_module, "SIDECAR_START_AFTER_MS", 60_000)
+    monkeypatch.setattr(SidecarStart, "start", start)
     with ThreadPoolExecutor(1) as task:
         reading = task.submit(list, Worker(executor).read(query.plan(NO_RECORDS)[0]))
         with pytest.raises(TimeoutError):

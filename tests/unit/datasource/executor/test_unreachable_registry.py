@@ -17,7 +17,7 @@ from pyspark_kgroup.driver.registry.server import RegistryServer
 from pyspark_kgroup.errors import RegistryUnreachable
 from pyspark_kgroup.executor import sidecar_dir
 from pyspark_kgroup.executor.sidecar_dir import RecentFailures, SidecarDir, find_sidecar_dir
-from pyspark_kgroup.executor.worker import registry_client, ticket_reader
+from pyspark_kgroup.executor.worker import registry_client
 from pyspark_kgroup.executor.worker.ticket_reader import Worker
 from pyspark_kgroup.limits import SIDECAR_RETRY_MS
 from pyspark_kgroup.shared import channel as channel_module
@@ -81,12 +81,13 @@ def registry_at(port: int, key: bytes) -> Iterator[RegistryServer]:
     server.close()
 
 
-def test_only_the_first_worker_waits_for_an_unreachable_registry(
-    server: RegistryServer, executor: Executor, firewalled: TicketPayload
+def test_only_the_first_worker_waits_for_an_unreachable_registry_and_warns_of_it(
+    server: RegistryServer, executor: Executor, firewalled: TicketPayload, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert took_s(executor, firewalled) >= CONNECT_MS / 1000
     took_s(executor, with_registry_at(server.port, firewalled))  # it would be reached
     assert server.counts().accepted == 0
+    assert caplog.text.count("This executor reads what its tickets say.") == 1
 
 
 def test_after_the_retry_time_the_registry_is_asked(
@@ -122,7 +123,7 @@ def test_a_late_ticket_asks_a_registry_whose_process_has_ended_for_a_shorter_tim
     with Listener(lambda _: None) as ended:
         gone = with_registry_at(ended.port, firewalled)
     for ticket, patience_s, least_s, most_s in ((gone, 30, 0.3, 30), (firewalled, 3, 3, 60)):
-        monkeypatch.setattr(ticket_reader, "REGISTRY_PATIENCE_MS", patience_s * 1_000)
+        monkeypatch.setattr(registry_client, "REGISTRY_PATIENCE_MS", patience_s * 1_000)
         begun_s = time.monotonic()
         with pytest.raises(RegistryUnreachable):
             took_s(executor, replace(ticket, mode=Mode.LATE, reads=None))
