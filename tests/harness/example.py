@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from uuid import uuid4
 
-from harness.application import quick_java
 from harness.waiting import wait_for
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -21,14 +20,10 @@ class Example:
         self._temporary = temporary
         self.output = temporary.with_suffix(".txt")
         temporary.mkdir()
-        self._conf = temporary.with_suffix(".conf")
-        self._conf.mkdir()
-        (self._conf / "spark-defaults.conf").write_text(f"spark.driver.extraJavaOptions {quick_java()}\n")
 
     def start(self, script: str, *arguments: str) -> subprocess.Popen[bytes]:
         name, _, value = self._mark.partition("=")
         environment = {**os.environ, name: value, "TMPDIR": str(self._temporary), "COLUMNS": "100"}
-        environment["SPARK_CONF_DIR"] = str(self._conf)
         environment.pop("PYTHONSAFEPATH", None)  # a user's is not set, and an example imports its neighbours
         command = [sys.executable, str(EXAMPLES / script), *arguments]
         with self.output.open("wb") as file:  # a session of its own: Ctrl-C in a terminal reaches all of its group

@@ -8,7 +8,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from harness.application import quick_java, record_class_archive
+from harness.application import quick_scripts, record_class_archive
 from harness.kafka import produce
 from harness.stream import options
 from pyspark.sql import SparkSession
@@ -41,7 +41,6 @@ def spark(class_archive: None) -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", quick_java())
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
@@ -51,11 +50,12 @@ def spark(class_archive: None) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def class_archive(apache_kafka: ApacheKafka, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Each start of a JVM takes half the CPU time then, and tests start more than a hundred."""
+    """Each start of a JVM takes half the CPU time from then on, and tests start more than a hundred."""
     server, topic = apache_kafka.bootstrap_servers, "topic-of-the-class-archive"
     apache_kafka.create_topic(topic, partitions=2)
     produce(server, topic, 20, partitions=2)
     record_class_archive(tmp_path_factory.mktemp("class-archive"), options(server, topic, topic))
+    os.environ.update(quick_scripts())
 
 
 @pytest.fixture

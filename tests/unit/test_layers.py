@@ -1,6 +1,7 @@
 """Imports go down only (ARCHITECTURE.md), and the group protocol does not know Spark or Arrow."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -94,7 +95,8 @@ def modules(package: Path) -> list[Path]:
     return found
 
 
-def imports(path: Path) -> set[str]:
+@cache  # each test of `reached_from` comes to nearly all modules
+def imports(path: Path) -> frozenset[str]:
     """Dotted names of everything that `path` imports, wherever in the file."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -104,7 +106,7 @@ def imports(path: Path) -> set[str]:
             assert node.level == 0, f"{path}: relative import"
             names.add(node.module or "")
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
+    return frozenset(names)
 
 
 def room_of(path: Path) -> str:
@@ -123,9 +125,11 @@ def file_of(name: str) -> Path | None:
     return next((p for p in (at.with_suffix(".py"), at / "__init__.py") if p.exists()), None)
 
 
-def modules_in(names: set[str]) -> set[Path]:
+@cache
+def modules_in(names: frozenset[str]) -> frozenset[Path]:
     """The files of ours among the names in `from x import y` and `import x`."""
-    return {p for name in names | {name.rpartition(".")[0] for name in names} if (p := file_of(name)) is not None}
+    every = names | {name.rpartition(".")[0] for name in names}
+    return frozenset(p for name in every if (p := file_of(name)) is not None)
 
 
 def reached_from(path: Path) -> set[Path]:
