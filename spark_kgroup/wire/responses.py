@@ -19,7 +19,7 @@ from spark_kgroup.model import (
     TopicDescription,
     TopicPartition,
 )
-from spark_kgroup.peer_words import words_of
+from spark_kgroup.peer_words import listed, words_of
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.consumer_protocol import decode_assignment, decode_subscription
@@ -188,7 +188,7 @@ class LeftOut(ProtocolViolation):
     def __init__(self, api: str, missing: Iterable[TopicPartition], found: Mapping[TopicPartition, Any]) -> None:
         self.missing = sorted(missing)
         self.found = found
-        message = f"A broker's {api} response says nothing of {', '.join(map(str, self.missing))}."
+        message = f"A broker's {api} response says nothing of {listed(self.missing)}."
         super().__init__(message, retriable=True)
 
 

@@ -277,6 +277,12 @@ async def test_an_offset_that_the_leader_forgot_to_tell_is_asked_for_again_and_i
     cluster = world.cluster()
     with pytest.raises(WireError, match="says nothing of a-0"):
         await cluster.logs.list_offsets({A0: messages.LATEST}, timeout_ms=1_000)
+    many = {TopicPartition("many", n): 0 for n in range(1_000)}
+    world.leaders |= many
+    world.ends |= many
+    with pytest.raises(WireError, match=r"says nothing of many-0, .+ and 980 more") as error:
+        await cluster.logs.list_offsets(dict.fromkeys(many, messages.LATEST), timeout_ms=1_000)
+    assert len(str(error.value)) < 500
     before = world.asked(messages.ListOffsetsRequest)
     asking = asyncio.create_task(cluster.logs.list_offsets({A0: messages.LATEST}))
     await until(lambda: world.asked(messages.ListOffsetsRequest) > before)

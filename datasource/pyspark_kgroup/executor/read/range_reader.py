@@ -33,7 +33,7 @@ from pyspark_kgroup.shared.tickets import Range, ReadSettings
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, KgroupError, OptionError, WireError
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import ErrorCode, TopicPartition
-from spark_kgroup.peer_words import words_of
+from spark_kgroup.peer_words import listed, words_of
 from spark_kgroup.uncollected import uncollected
 
 log = logging.getLogger(__name__)
@@ -558,8 +558,8 @@ class _Unread:
 
     def _silent(self) -> str:
         """The partitions from which no record comes, with the reasons of both readers."""
-        left = ", ".join(
-            f"{partition} (at {self._positions[partition]} of {r.end_offset})" for partition, r in self.open.items()
+        left = listed(
+            [f"{partition} (at {self._positions[partition]} of {r.end_offset})" for partition, r in self.open.items()]
         )
         last = f" librdkafka said last: {self._last_error}." if self._last_error else ""
         return f"{left}.{self._native_reasons()}{last}"
@@ -569,10 +569,10 @@ class _Unread:
         distinct = dict.fromkeys(
             self._reasons[partition].reason for partition in self.open if partition in self._reasons
         )
-        return f" Our own reader said before: {'; '.join(distinct)}." if distinct else ""
+        return f" Our own reader said before: {listed(list(distinct), between='; ')}." if distinct else ""
 
     def _advice(self) -> str:
-        looks = ", ".join(f"of {partition} {seen}" for partition, seen in self._looks.items() if partition in self.open)
+        looks = listed([f"of {partition} {seen}" for partition, seen in self._looks.items() if partition in self.open])
         if not looks:
             return (
                 "Executors must reach every broker under the address that it advertises (the broker's "
