@@ -162,7 +162,7 @@ def committed_of(
     groups: Sequence[OffsetFetchResponseGroup | OffsetFetchResponseGroupV9] = response.groups
     group = the_only(groups, "group")
     if int(group.error_code) != ErrorCode.NONE:
-        raise BrokerError("OffsetFetch", int(group.error_code))
+        raise BrokerError("OffsetFetch", int(group.error_code), _named(group.group_id))
     found: dict[TopicPartition, CommittedOffset | None] = {}
     for topic in group.topics:
         for p in topic.partitions:
@@ -200,6 +200,11 @@ def the_only(answers: Sequence[T], what: str) -> T:
     return answers[0]
 
 
+def _named(group: str, words: str = "") -> str:
+    """The group that an error is about, with a broker's words on it."""
+    return ": ".join(filter(None, (f"group {words_of(group)!r}", words)))
+
+
 def description_of(response: messages.DescribeGroupsResponse) -> DescribedGroup:
     """The one group in `response`, "Dead" if it is no classic one. Assignments are empty while it rebalances.
 
@@ -208,7 +213,7 @@ def description_of(response: messages.DescribeGroupsResponse) -> DescribedGroup:
     """
     group = the_only(response.groups, "group")
     if int(group.error_code) not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
-        raise BrokerError("DescribeGroups", int(group.error_code))
+        raise BrokerError("DescribeGroups", int(group.error_code), _named(group.group_id))
     of_consumers = group.protocol_type in ("", messages.CONSUMER)
     return DescribedGroup(
         group=group.group_id,
@@ -253,7 +258,9 @@ def consumer_description_of(
     if int(group.error_code) in _NOT_OF_TYPE_CONSUMER:
         return None
     if int(group.error_code) != ErrorCode.NONE:
-        raise BrokerError("ConsumerGroupDescribe", int(group.error_code), words_of(group.error_message))
+        raise BrokerError(
+            "ConsumerGroupDescribe", int(group.error_code), _named(group.group_id, words_of(group.error_message))
+        )
     return DescribedGroup(
         group=group.group_id,
         state=words_of(group.group_state),
