@@ -229,7 +229,7 @@ def _look_at_log(consumer: Consumer, unread: _Unread, partition: TopicPartition)
             raise KafkaException(seen.error)
         log_range = LogRange(*consumer.get_watermark_offsets(AssignedPartition(*partition), _LOG_LOOK_S))
     except KafkaException as problem:
-        unread.on_idle_look_failed(problem.args[0])
+        unread.on_idle_look_failed(partition, problem.args[0])
     else:
         unread.on_idle_look(partition, log_range)
 
@@ -266,10 +266,10 @@ def _whole(messages: Sequence[Message]) -> list[Message]:
     return records
 
 
-def _verdict(error: KafkaError) -> KgroupError | None:
+def _verdict(error: KafkaError, partition: TopicPartition | None) -> KgroupError | None:
     """The fatal error for `error`, or None if trying again may help."""
     if error.code() == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        return BrokerError("Fetch", error.code(), words_of(error.str()))
+        return BrokerError("Fetch", error.code(), str(partition) if partition is not None else words_of(error.str()))
     return None
 
 
@@ -329,8 +329,10 @@ class _Unread:
         """Another consumer goes on: the broker that refused the last one may accept it."""
         self._refused_at_s = None
 
-    def on_error(self, error: KafkaError) -> None:
+    def on_error(self, error: KafkaError, partition: TopicPartition | None = None) -> None:
         """Remember an error of librdkafka's, which tries again by itself, although some errors will not pass.
+
+        It is about `partition`, if librdkafka names one.
 
         This method does not raise, since librdkafka calls it in the midst of `poll`.
         """
@@ -343,7 +345,7 @@ class _Unread:
         if not self._last_error:  # the first of this read: if the read fails, its error names the last one
             log.warning("%s. Trying again, for %.0f s at most.", words_of(error.str()), self._stall_timeout_s)
         self._last_error = words_of(error.str())
-        self._verdict = self._verdict or _verdict(error)
+        self._verdict = self._verdict or _verdict(error, partition)
         if error.code() in _UNKNOWN:  # for topic.metadata.propagation.max.ms by now. librdkafka names no partition
             self._some_gone = True
             self._doubts |= self.open.keys()
@@ -410,7 +412,7 @@ class _Unread:
         elif code in _NOT_DECOMPRESSED:
             raise self._unreadable(partition, error.str())
         else:
-            self.on_error(error)
+            self.on_error(error, partition)
 
     def _records_from(self, partition: TopicPartition) -> str:
         return f"{partition} has records from offset {self._positions[partition]} on"
@@ -463,10 +465,10 @@ class _Unread:
         self._turn += 1
         return list(self.open)[self._turn % len(self.open)]
 
-    def on_idle_look_failed(self, error: KafkaError) -> None:
+    def on_idle_look_failed(self, partition: TopicPartition, error: KafkaError) -> None:
         """The log could not be looked at. One answer does not decide whether it is gone."""
         if error.code() not in _UNKNOWN and (error.code() > 0 or not self._last_error):
-            self.on_error(error)
+            self.on_error(error, partition)
 
     def on_idle_look(self, partition: TopicPartition, log_range: LogRange) -> None:
         """The log has these offsets, and none of their records comes.
@@ -494,7 +496,7 @@ class _Unread:
             self._lose(deleted(partition, self._positions[partition], self._ends[partition]), self._ends[partition])
             return
         self._doubts.add(partition)
-        self.on_error(error)
+        self.on_error(error, partition)
         self._check(waiting=True)
 
     def compare(self, partition: TopicPartition, log_range: LogRange) -> int | None:
