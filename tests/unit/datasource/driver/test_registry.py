@@ -397,12 +397,13 @@ def test_a_seat_whose_server_rests_is_not_warm_until_a_server_serves_it_again(
     home, other = sidecar("1"), sidecar("2")
     scan = plan(registry, 0)
     ask(home, "bind", scan=scan.scan_id, ticket=0, executor=executor("1"))
-    served = {"op": "served", "seat": "g-0", "by": "server", "rows": 1, "ready": 1, "sizes": []}
+    served: Message = {"op": "served", "seat": "g-0", "by": "server", "rows": 1, "ready": 1, "sizes": []}
+    resting: Message = {"op": "resting", "seat": "g-0"}
     warm = []
     for channel, message in [
         (home, served),
-        (other, {"op": "resting", "seat": "g-0"}),  # a straggler: it was the home before
-        (home, {"op": "resting", "seat": "g-0"}),
+        (other, resting),  # a straggler: it was the home before
+        (home, resting),
         (home, {**served, "by": "worker"}),
         (home, served),
     ]:
