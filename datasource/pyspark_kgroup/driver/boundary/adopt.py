@@ -179,7 +179,7 @@ class Adoption:
                 self._options.starting_offsets.option,
                 self._options.starting_offsets,
                 self._options.group_id,
-                ", ".join(others),
+                join(others),
             )
         return bool(others)
 
@@ -211,7 +211,7 @@ class Adoption:
         for tp, seat in arrived.items():
             known = committed[tp].offset if tp in committed and tp not in commit_first else None
             self._ledger.adopt(tp, self._holding(boundary, tp, seat, offsets[tp].offset, known))
-        log.info("adopted %s", {str(tp): offsets[tp].offset for tp in sorted(arrived)})
+        log.info("adopted %s", join([f"{tp} from {offsets[tp].offset}" for tp in sorted(arrived)]))
         return self._commit_starts({tp: arrived[tp] for tp in commit_first}, offsets)
 
     def _holding(
