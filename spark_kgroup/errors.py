@@ -110,6 +110,15 @@ _GRANTS: Final[Mapping[int, str]] = {
 }
 """Error code -> the right to grant, where we use a topic or a group. READ implies DESCRIBE (StandardAuthorizerData)."""
 
+_GRANTS_BY_API: Final[Mapping[tuple[str, int], str]] = {
+    ("ConsumerGroupDescribe", ErrorCode.TOPIC_AUTHORIZATION_FAILED): "grant DESCRIBE on the topics of all its members "
+    "to this user",
+    ("DescribeConfigs", ErrorCode.GROUP_AUTHORIZATION_FAILED): "grant DESCRIBE_CONFIGS on the group to this user",
+    ("DescribeConfigs", ErrorCode.CLUSTER_AUTHORIZATION_FAILED): "grant DESCRIBE_CONFIGS on the cluster to this user",
+}
+"""(API, error code) -> the right to grant where it is another one (KafkaApis.handleConsumerGroupDescribe,
+ConfigHelper.handleDescribeConfigsRequest)."""
+
 
 class BrokerError(WireError):
     """A broker answered a question with an error code. Callers that ask for an action read its error in the answer.
@@ -124,7 +133,8 @@ class BrokerError(WireError):
         self.code = code
         self.message = message
         self.retriable = ErrorCode.may_pass(code)
-        details = "".join(f": {words.rstrip('.')}" for words in (message, _GRANTS.get(code)) if words)
+        grant = _GRANTS_BY_API.get((api, code)) or _GRANTS.get(code)
+        details = "".join(f": {words.rstrip('.')}" for words in (message, grant) if words)
         super().__init__(f"{api} failed with {ErrorCode.name_of(code)}{details}")
 
 

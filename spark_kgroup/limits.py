@@ -276,6 +276,9 @@ STRING_BYTES_MAX: Final = 32_767
 PEER_WORDS_CHARS_MAX: Final = 500
 """How much of a broker's or another peer's text stands in an error or a log line (ours). Kafka's own take 200."""
 
+NAMES_LISTED_MAX: Final = 20
+"""How many names one error or log line lists: two lines or three (ours). A group may have 10,000 partitions."""
+
 # ------------------------------------------------------------------------------------------------- patterns of topics
 
 PATTERN_CHARS_MAX: Final = 65_536

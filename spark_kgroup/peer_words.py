@@ -1,4 +1,4 @@
-"""Texts of brokers and other peers, made fit for our errors and log lines. Pure.
+"""Texts of brokers and other peers, and long lists, made fit for our errors and log lines. Pure.
 
 A peer's words are its own: a line break in them would begin a log line that looks like ours, and a control character
 steers the terminal that shows it. On a port without TLS, any process may play the broker, and its text arrives before
@@ -7,7 +7,10 @@ any login.
 
 from __future__ import annotations
 
-from spark_kgroup.limits import PEER_WORDS_CHARS_MAX
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+from spark_kgroup.limits import NAMES_LISTED_MAX, PEER_WORDS_CHARS_MAX
 
 
 def printable_words(text: str | None) -> str:
@@ -20,3 +23,9 @@ def printable_words(text: str | None) -> str:
 def printable(text: str) -> str:
     """On one line, and without characters that steer a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def listed(names: Sequence[object], text_of: Callable[[object], str] = str, *, between: str = ", ") -> str:
+    """The texts of the first `NAMES_LISTED_MAX` of `names`, and how many more there are."""
+    text = between.join(map(text_of, islice(names, NAMES_LISTED_MAX)))
+    return text if len(names) <= NAMES_LISTED_MAX else f"{text} and {len(names) - NAMES_LISTED_MAX} more"

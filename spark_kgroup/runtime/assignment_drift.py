@@ -16,6 +16,7 @@ from spark_kgroup.assignors import NAMES, assignor
 from spark_kgroup.assignors.contract import Assignor
 from spark_kgroup.errors import AssignorError
 from spark_kgroup.model import DescribedGroup, GroupMember, Subscription, TopicDescription, TopicPartition
+from spark_kgroup.peer_words import listed
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class AssignmentDrift:
         }
         reasons = [f"{len(partitions)} partitions {what}" for what, partitions in found.items() if partitions]
         if self.unshared:
-            reasons.append(f"subscribed without a share: {', '.join(sorted(self.unshared))}")
+            reasons.append(f"subscribed without a share: {listed(sorted(self.unshared))}")
         return "; ".join(reasons)
 
 

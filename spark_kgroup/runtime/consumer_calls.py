@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from spark_kgroup.clock import monotonic_ms
-from spark_kgroup.errors import ProtocolViolation, UnsupportedApi, WireError
+from spark_kgroup.errors import BrokerError, ProtocolViolation, UnsupportedApi, WireError
 from spark_kgroup.limits import CONSUMER_SESSION_TIMEOUT_MS, LEAVE_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from spark_kgroup.member.consumer_contract import (
     JOIN_EPOCH,
@@ -26,6 +26,7 @@ from spark_kgroup.member.consumer_contract import (
 from spark_kgroup.member.machine import Config
 from spark_kgroup.model import ErrorCode, TopicIdPartition
 from spark_kgroup.peer_words import printable_words
+from spark_kgroup.rights import RIGHTS_MISSING
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.backoff import Backoff
 from spark_kgroup.wire.cluster import Cluster
@@ -38,7 +39,14 @@ async def session_timeout_ms(cluster: Cluster, group: str) -> int:
     try:
         value = await cluster.groups.config(group, "consumer.session.timeout.ms", timeout_ms=REQUEST_TIMEOUT_MS)
     except WireError as error:
-        log.info("brokers do not say the session timeout of group %r, so it is taken for the default: %s", group, error)
+        lacks_right = isinstance(error, BrokerError) and error.code in RIGHTS_MISSING  # else they are older than 3.8
+        log.log(
+            logging.WARNING if lacks_right else logging.INFO,
+            "Brokers do not say the session timeout of group %r, so it is taken for the default, %d s: %s",
+            group,
+            CONSUMER_SESSION_TIMEOUT_MS / 1000,
+            error,
+        )
         value = None
     return int(value) if value and value.isdecimal() else CONSUMER_SESSION_TIMEOUT_MS
 

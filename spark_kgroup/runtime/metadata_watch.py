@@ -34,6 +34,7 @@ from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember
 from spark_kgroup.member.config import MemberConfig
 from spark_kgroup.model import DescribedGroup, DescribedMember, ErrorCode, TopicDescription, TopicPartition
+from spark_kgroup.peer_words import listed
 from spark_kgroup.runtime.assignment_drift import (
     AssignmentDrift,
     exists,
@@ -239,7 +240,7 @@ class MetadataWatch:
                 session.snapshot = counts = now | {name: n for name, n in before.items() if name in hidden}
                 changes = [f"{topic}: {n} -> {counts[topic]}" for topic, n in before.items() if n != counts[topic]]
                 if changes:
-                    return f"partition count changed ({', '.join(changes)})"
+                    return f"partition count changed ({listed(changes)})"
         return ""
 
     async def _drift(self, group: DescribedGroup, metadata: ClusterMetadata) -> AssignmentDrift:

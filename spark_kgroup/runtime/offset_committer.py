@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from random import Random
 from types import MappingProxyType
 from typing import Final
@@ -19,6 +19,7 @@ from spark_kgroup.errors import BrokerError, WireError
 from spark_kgroup.limits import COMMIT_PARTITIONS_MAX, COMMIT_TIMEOUT_MS
 from spark_kgroup.member import contract
 from spark_kgroup.model import ErrorCode, MemberIdentity, TopicPartition
+from spark_kgroup.peer_words import listed
 from spark_kgroup.rights import RIGHTS_MISSING, Rights
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.wire import messages
@@ -173,14 +174,16 @@ class OffsetCommitter:
             self._topic_rights.on_granted()
             self._group_rights.on_granted()
         for code in sorted(codes):
-            self._note_error(who, code)
+            self._note_error(who, code, {tp.topic for tp, each in errors.items() if each == code})
         return errors
 
-    def _note_error(self, who: MemberIdentity, code: int) -> None:
+    def _note_error(self, who: MemberIdentity, code: int, topics: Set[str]) -> None:
         if code in _ASK_WHETHER_MEMBER:
             self._post(who.instance_id, contract.MembershipRefused(identity=who, error=code))
         elif code in RIGHTS_MISSING and not self._rights_for(code).may_come_back(monotonic_ms()):
-            raise BrokerError("OffsetCommit", code)
+            of_group = code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+            refused = f"group {self._settings.group!r}" if of_group else f"topic {listed(sorted(topics), repr)}"
+            raise BrokerError("OffsetCommit", code, refused)
         if code != ErrorCode.NONE:
             log.info("seat %s: commit refused with %s", who.instance_id, ErrorCode.name_of(code))
             self._refusals[who.instance_id] = ErrorCode.name_of(code)

@@ -178,7 +178,7 @@ class OwnIds:
         except WireError as error:
             if error.retriable:
                 raise
-            return f"the broker does not tell this user its {_POLICY} (grant DESCRIBE_CONFIGS on the cluster): {error}"
+            return f"the broker does not tell this user its {_POLICY}: {error}"
         if (policy or "").lower() != "bidirectional":
             return f"the broker's {_POLICY} is {policy or 'not there'}, and it has to be bidirectional"
         return ""

@@ -12,6 +12,7 @@ from spark_kgroup.errors import UnknownTopic, WireError
 from spark_kgroup.limits import MATCH_AGAIN_AFTER_MS, PATTERN_SELECT_S_MAX, PATTERN_SELECT_S_SLOW, TOPIC_ABSENT_AFTER_MS
 from spark_kgroup.member.consumer_contract import NewsExpected
 from spark_kgroup.model import ErrorCode, TopicDescription
+from spark_kgroup.peer_words import listed
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.topic_pattern import TopicPattern
@@ -60,12 +61,11 @@ class Topics:
         hidden = [t for t in missing if metadata.errors.get(t) == ErrorCode.TOPIC_AUTHORIZATION_FAILED]
         if hidden:
             raise UnknownTopic(
-                f"This user may not see topic {', '.join(map(repr, hidden))}: grant READ on it, or correct the "
-                "subscription."
+                f"This user may not see topic {listed(hidden, repr)}: grant READ on it, or correct the subscription."
             )
         if missing and self._settings.topics_must_exist:
             raise UnknownTopic(
-                f"Topic {', '.join(map(repr, missing))} does not exist on this cluster, or this user may not see it: "
+                f"Topic {listed(missing, repr)} does not exist on this cluster, or this user may not see it: "
                 "create it, or correct the subscription."
             )
         self.known, self._known_at_ms = metadata.topics, monotonic_ms()

@@ -28,6 +28,7 @@ from spark_kgroup.limits import (
     TOPIC_NAMES_MISSED_MS,
 )
 from spark_kgroup.model import ErrorCode, TopicDescription, TopicPartition
+from spark_kgroup.peer_words import listed
 from spark_kgroup.rights import RIGHTS_MISSING
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
@@ -82,7 +83,7 @@ class KnownTopics:
         waiting = {t: code for t, code in found.errors.items() if waited_for(code) and code not in _NO_TOPIC}
         if waiting:
             code = waiting[min(waiting)]
-            raise BrokerError("Metadata", code, ", ".join(sorted(t for t in waiting if waiting[t] == code)))
+            raise BrokerError("Metadata", code, listed(sorted(t for t in waiting if waiting[t] == code)))
         behind = sorted(
             name
             for name, topic in found.topics.items()
@@ -94,7 +95,7 @@ class KnownTopics:
             # No topic ever loses partitions, no leader's epoch goes back, and no topic id comes back: this broker has
             # not heard of the change yet. To believe it would make the leader of a group rebalance twice, or a reader
             # go back to where a log ended at a leader that was cut off, or take a topic for a third one.
-            message = f"this broker knows less than another did: {', '.join(behind)}"
+            message = f"this broker knows less than another did: {listed(behind)}"
             raise BrokerError("Metadata", ErrorCode.LEADER_NOT_AVAILABLE, message)
         before = {name: self.topics[name].topic_id for name in found.topics.keys() & self.topics.keys()}
         for name, old in before.items():
@@ -378,7 +379,7 @@ class Cluster:
             if denied and time.monotonic() + RETRY_BACKOFF_MAX_MS / 1000 < ends_at_s:
                 self._known.doubt(denied)
                 kind = BrokerError if self._known.topics.keys() & denied else NotKnownYet
-                error = kind("Metadata", found.errors[min(denied)], ", ".join(sorted(denied)))
+                error = kind("Metadata", found.errors[min(denied)], listed(sorted(denied)))
                 error.retriable = True
                 raise error
             return found

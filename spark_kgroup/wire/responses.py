@@ -19,7 +19,7 @@ from spark_kgroup.model import (
     TopicDescription,
     TopicPartition,
 )
-from spark_kgroup.peer_words import printable_words
+from spark_kgroup.peer_words import listed, printable_words
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.consumer_protocol import decode_assignment, decode_subscription
@@ -162,7 +162,7 @@ def parse_committed(
     groups: Sequence[OffsetFetchResponseGroup | OffsetFetchResponseGroupV9] = response.groups
     group = the_only(groups, "group")
     if int(group.error_code) != ErrorCode.NONE:
-        raise BrokerError("OffsetFetch", int(group.error_code))
+        raise BrokerError("OffsetFetch", int(group.error_code), _named(group.group_id))
     found: dict[TopicPartition, CommittedOffset | None] = {}
     for topic in group.topics:
         for p in topic.partitions:
@@ -188,7 +188,7 @@ class LeftOut(ProtocolViolation):
     def __init__(self, api: str, missing: Iterable[TopicPartition], found: Mapping[TopicPartition, Any]) -> None:
         self.missing = sorted(missing)
         self.found = found
-        message = f"A broker's {api} response says nothing of {', '.join(map(str, self.missing))}."
+        message = f"A broker's {api} response says nothing of {listed(self.missing)}."
         super().__init__(message, retriable=True)
 
 
@@ -200,6 +200,11 @@ def the_only(answers: Sequence[T], what: str) -> T:
     return answers[0]
 
 
+def _named(group: str, words: str = "") -> str:
+    """The group that an error is about, with a broker's words on it."""
+    return ": ".join(filter(None, (f"group {printable_words(group)!r}", words)))
+
+
 def parse_description(response: messages.DescribeGroupsResponse) -> DescribedGroup:
     """The one group in `response`, "Dead" if it is no classic one. Assignments are empty while it rebalances.
 
@@ -208,7 +213,7 @@ def parse_description(response: messages.DescribeGroupsResponse) -> DescribedGro
     """
     group = the_only(response.groups, "group")
     if int(group.error_code) not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
-        raise BrokerError("DescribeGroups", int(group.error_code))
+        raise BrokerError("DescribeGroups", int(group.error_code), _named(group.group_id))
     of_consumers = group.protocol_type in ("", messages.CONSUMER)
     return DescribedGroup(
         group=group.group_id,
@@ -253,7 +258,9 @@ def parse_consumer_description(
     if int(group.error_code) in _NOT_OF_TYPE_CONSUMER:
         return None
     if int(group.error_code) != ErrorCode.NONE:
-        raise BrokerError("ConsumerGroupDescribe", int(group.error_code), printable_words(group.error_message))
+        raise BrokerError(
+            "ConsumerGroupDescribe", int(group.error_code), _named(group.group_id, printable_words(group.error_message))
+        )
     return DescribedGroup(
         group=group.group_id,
         state=printable_words(group.group_state),

@@ -524,7 +524,10 @@ def test_a_user_without_permission_reads_what_to_grant(secured_kafka: SecuredKaf
     secured_kafka.allow(BOB, AclOperation.READ, group=group)
     error = failure_of(secured_kafka, "SASL_SSL", bob, topic, group)
     assert isinstance(error, BrokerError), "the group is joined, the commit refused"
-    assert_tells(error, "OffsetCommit failed with TOPIC_AUTHORIZATION_FAILED: grant READ on the topic to this user")
+    refused = (
+        f"OffsetCommit failed with TOPIC_AUTHORIZATION_FAILED: topic '{topic}': grant READ on the topic to this user"
+    )
+    assert_tells(error, refused)
 
 
 def failure_of(

@@ -91,9 +91,11 @@ def test_rights_that_are_taken_away_while_a_seats_server_reads_are_the_error_of_
         ) as query,
     ):
         assert len(query.run(executor, {0: (0, 10)})) == 10
+        wait_for(lambda: query.registry.homes()["seat-0"].warm, "its server to be counted", 10)
         secured_kafka.forbid(ALICE, topic)
         with pytest.raises(BrokerError, match=r"TOPIC_AUTHORIZATION_FAILED.*grant READ on the topic"):
             query.run(executor, {0: (10, RECORDS)})
+        wait_for(lambda: not query.registry.homes()["seat-0"].warm, "the seat to be called not warm", 10)
 
 
 def asked_by(pids: Path, pid: int) -> int:

@@ -14,7 +14,7 @@ from pyspark_kgroup.driver.leaders import make_ranges
 from pyspark_kgroup.driver.timestamps import check_without_record
 from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.limits import LEADER_PATIENCE_MS
-from pyspark_kgroup.offsets.data_loss import LogRange, out_of_log
+from pyspark_kgroup.offsets.data_loss import LogRange, out_of_log, warnings_of
 from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
 from pyspark_kgroup.offsets.pieces import OffsetInterval, pieces
 from pyspark_kgroup.options.batch_options import BatchOptions
@@ -25,6 +25,7 @@ from pyspark_kgroup.shared.tickets import Mode, SeatRanges, TicketPayload
 from spark_kgroup.errors import OptionError, RequestTimedOut, UnknownTopic, WireError
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import ErrorCode, TopicDescription, TopicPartition
+from spark_kgroup.peer_words import listed
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.cluster import Cluster
@@ -104,12 +105,12 @@ class _BatchRead:
         hidden = [name for name in missing if seen.errors.get(name) == ErrorCode.TOPIC_AUTHORIZATION_FAILED]
         if hidden:
             raise UnknownTopic(
-                f"This user may not see topic {', '.join(map(repr, hidden))}: grant READ on it, or correct the option "
+                f"This user may not see topic {listed(hidden, repr)}: grant READ on it, or correct the option "
                 "`subscribe`."
             )
         if missing:
             raise UnknownTopic(
-                f"Topic {', '.join(map(repr, missing))} does not exist on this cluster, or this user may not see it: "
+                f"Topic {listed(missing, repr)} does not exist on this cluster, or this user may not see it: "
                 "create it, or correct the option `subscribe`."
             )
         return seen.topics
@@ -271,17 +272,17 @@ class _BatchRead:
             )
 
     def _report_losses(self, asked: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogRange]) -> None:
-        for tp, position in sorted(asked.items()):
-            loss = out_of_log(tp, position, None, logs[tp])
-            if self._options.fail_on_data_loss:
-                before = position < logs[tp].first_offset
-                remedy = (
-                    "To read the records that are left, set failOnDataLoss=false, or start where the log begins."
-                    if before
-                    else "Start at earliest, or set the group's offsets anew (kafka-consumer-groups --reset-offsets)."
-                )
-                raise DataLoss(f"{loss} {remedy}")
-            log.warning("Data loss: %s", loss)
+        losses = [out_of_log(tp, position, None, logs[tp]) for tp, position in sorted(asked.items())]
+        if losses and self._options.fail_on_data_loss:
+            tp = losses[0].partition
+            remedy = (
+                "To read the records that are left, set failOnDataLoss=false, or start where the log begins."
+                if asked[tp] < logs[tp].first_offset
+                else "Start at earliest, or set the group's offsets anew (kafka-consumer-groups --reset-offsets)."
+            )
+            raise DataLoss(f"{losses[0]} {remedy}")
+        for text in warnings_of(losses):
+            log.warning("%s", text)
 
 
 def _unanswered(why: Mapping[TopicPartition, WireError], timeout_ms: int) -> str:

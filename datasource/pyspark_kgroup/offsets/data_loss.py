@@ -6,8 +6,10 @@ Runs on: both. Pure. The driver meets a loss between two batches (`boundary`), a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from spark_kgroup.limits import NAMES_LISTED_MAX
 from spark_kgroup.model import TopicPartition
 
 WAYS_OUT: Final = (
@@ -62,6 +64,13 @@ class Loss(NamedTuple):
     def __str__(self) -> str:
         asked = f"{self.position} {'on' if self.end_offset is None else f'to {self.end_offset - 1}'}"
         return f"Offsets {asked} of {self.partition} were still to be read, but {self.now}: {self.why}."
+
+
+def warnings_of(losses: Sequence[Loss]) -> list[str]:
+    """The warnings of losses that are skipped: a topic of 10,000 partitions that was deleted has as many of them."""
+    shown, rest = losses[:NAMES_LISTED_MAX], losses[NAMES_LISTED_MAX:]
+    more = [f"Data loss: {len(rest)} more partitions are concerned, from {rest[0].partition} on."] if rest else []
+    return [f"Data loss: {loss}" for loss in shown] + more
 
 
 def out_of_log(partition: TopicPartition, position: int, end_offset: int | None, log: LogRange) -> Loss:

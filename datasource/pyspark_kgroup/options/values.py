@@ -16,6 +16,7 @@ from pyspark_kgroup.shared.columns import COLUMNS, HEADERS
 from spark_kgroup.assignors import NAMES as ASSIGNORS
 from spark_kgroup.assignors.custom import SPELLING as CUSTOM_ASSIGNOR
 from spark_kgroup.errors import OptionError
+from spark_kgroup.peer_words import listed
 from spark_kgroup.topic_pattern import PatternError, TopicPattern
 from spark_kgroup.wire.address import read_address
 
@@ -31,9 +32,6 @@ LONG_MAX: Final = 2**63 - 1
 _REPEATED_CHARACTERS_MAX: Final = 300
 """How much of a user's text an error repeats: a longest name of Kafka's (249), not a PEM file or JSON for 10,000
 partitions."""
-
-_NAMES_LISTED_MAX: Final = 20
-"""How many names an error lists: two lines or three."""
 
 _JAVA_ASSIGNORS: Final = "org.apache.kafka.clients.consumer."
 _JAVA_ASSIGNOR_NAMES: Final[Mapping[str, str]] = {
@@ -267,8 +265,7 @@ def shorten(text: str) -> str:
 
 def join(names: Sequence[object]) -> str:
     """`names` between commas, as many as an error should repeat."""
-    text = ", ".join(shorten(str(name)) for name in names[:_NAMES_LISTED_MAX])
-    return text if len(names) <= _NAMES_LISTED_MAX else f"{text} and {len(names) - _NAMES_LISTED_MAX} more"
+    return listed(names, lambda name: shorten(str(name)))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

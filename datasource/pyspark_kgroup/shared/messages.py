@@ -18,6 +18,7 @@ Runs on: both. Pure.
     sidecar      registry         Heartbeat             Homes
     sidecar      registry         Bind                  Bound | NothingLeft | Refused
     sidecar      registry         Served                -       a worker's, or for its seats' servers
+    sidecar      registry         Resting               -       when a seat's server cannot fetch
     sidecar      seats' process   StartSeatServer       -       with the sockets of a seat's new server
     sidecar      seat's server    Serve                 Finished | WorkerGone       with the worker's socket
     seat's server  sidecar        CannotFetch           -       at any time, before it ends
@@ -165,6 +166,14 @@ class Served:
 
     def __post_init__(self) -> None:
         _check_rows(self.rows, self.ready)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resting:
+    """The server of a seat with its home here has ended, as it cannot fetch: workers read the seat directly now."""
+
+    op: ClassVar[str] = "resting"
+    seat: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,6 +387,7 @@ QueryMessage = (
     | NothingLeft
     | Refused
     | Served
+    | Resting
     | Durable
     | SidecarParameters
     | AddQuery

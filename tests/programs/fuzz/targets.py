@@ -290,6 +290,7 @@ class Channels:
             {"op": "bind", "scan": 1, "ticket": 0, "executor": self._executor("e"), "for_guest": False, "id": 2},
             {"op": "served", "seat": "s-0", "by": "server", "rows": 5, "ready": 1, "sizes": [["t", 5, 99]]},
             {"op": "served", "seat": "s-0", "by": "worker", "rows": 5, "ready": 0, "sizes": []},
+            {"op": "resting", "seat": "s-0"},
             {
                 "op": "serve",
                 "ranges": [["t", 0, 1, 2, [1, "b", 9092, 5, "0a"]]],

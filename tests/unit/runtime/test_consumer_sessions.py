@@ -291,7 +291,9 @@ async def test_committed_offsets_are_asked_for_without_a_member_where_the_broker
     ("refused", "value", "taken"),
     [(0, "50000", 50_000), (0, "", 45_000), (ErrorCode.GROUP_AUTHORIZATION_FAILED, "", 45_000)],
 )
-def test_the_session_timeout_is_the_group_s_own_or_kafka_s_default(refused: int, value: str, taken: int) -> None:
+def test_the_session_timeout_is_the_group_s_own_or_kafka_s_default(
+    refused: int, value: str, taken: int, caplog: pytest.LogCaptureFixture
+) -> None:
     @in_a_world()
     async def scenario(world: BrokerWorld) -> None:
         Coordinator(world)
@@ -300,3 +302,4 @@ def test_the_session_timeout_is_the_group_s_own_or_kafka_s_default(refused: int,
             assert group._seats.sessions["seat-0"].config.session_timeout_ms == taken
 
     scenario()
+    assert ("grant DESCRIBE_CONFIGS on the group to this user" in caplog.text) is bool(refused)

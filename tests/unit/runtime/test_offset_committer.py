@@ -211,7 +211,9 @@ async def test_why_the_last_commit_was_refused_is_known_until_one_is_taken(world
     world.first["OffsetCommit"] = [ErrorCode.INVALID_GROUP_ID, ErrorCode.TOPIC_AUTHORIZATION_FAILED]
     assert await group.commits.commit(WHO, {LARGE[0]: 7}) == frozenset()
     assert group.commits.refusal == "INVALID_GROUP_ID"
-    with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+    with pytest.raises(
+        BrokerError, match=f"TOPIC_AUTHORIZATION_FAILED: topic '{LARGE[0].topic}': grant READ on the topic"
+    ):
         await group.commits.commit(WHO, {LARGE[0]: 7})
     assert await group.commits.commit(WHO, {LARGE[0]: 7}) == {LARGE[0]}
     assert group.commits.refusal == ""
@@ -243,7 +245,8 @@ def test_a_commit_waits_for_rights_that_were_there_until_they_have_been_missing_
         assert await group.commits.commit(WHO, {LARGE[0]: 8}) == {LARGE[0]}
         monkeypatch.setattr(rights, "AUTHORIZATION_GRACE_MS", 0)
         world.first["OffsetCommit"] = [code]
-        with pytest.raises(BrokerError, match=code.name):
+        of = "group 'g'" if code is ErrorCode.GROUP_AUTHORIZATION_FAILED else f"topic '{LARGE[0].topic}'"
+        with pytest.raises(BrokerError, match=f"{code.name}: {of}: grant READ on the {of.split()[0]} to this user"):
             await group.commits.commit(WHO, {LARGE[0]: 9})
 
     scenario()

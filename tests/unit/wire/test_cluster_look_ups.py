@@ -277,6 +277,12 @@ async def test_an_offset_that_the_leader_forgot_to_tell_is_asked_for_again_and_i
     cluster = world.cluster()
     with pytest.raises(WireError, match="says nothing of a-0"):
         await cluster.logs.list_offsets({A0: messages.LATEST}, timeout_ms=1_000)
+    many = {TopicPartition("many", n): 0 for n in range(1_000)}
+    world.leaders |= many
+    world.ends |= many
+    with pytest.raises(WireError, match=r"says nothing of many-0, .+ and 980 more") as error:
+        await cluster.logs.list_offsets(dict.fromkeys(many, messages.LATEST), timeout_ms=1_000)
+    assert len(str(error.value)) < 500
     before = world.asked(messages.ListOffsetsRequest)
     asking = asyncio.create_task(cluster.logs.list_offsets({A0: messages.LATEST}))
     await until(lambda: world.asked(messages.ListOffsetsRequest) > before)
@@ -696,6 +702,24 @@ async def test_a_broker_that_knows_no_types_says_none(world: BrokerWorld) -> Non
 async def test_a_group_that_this_user_may_not_see_is_an_error(world: BrokerWorld) -> None:
     world.first["DescribeGroups"] = [ErrorCode.GROUP_AUTHORIZATION_FAILED]
     cluster = world.cluster()
-    with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+    with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED: group 'g': grant READ on the group"):
+        await cluster.groups.describe("g")
+    world.first["OffsetFetch"] = [ErrorCode.INVALID_GROUP_ID]
+    with pytest.raises(BrokerError, match="OffsetFetch failed with INVALID_GROUP_ID: group 'g'"):
+        await cluster.groups.committed_offsets("g", [A0])
+    await cluster.close()
+
+
+@in_a_world()
+async def test_a_topic_of_another_member_that_this_user_may_not_see_hides_a_group_of_type_consumer(
+    world: BrokerWorld,
+) -> None:
+    """KafkaApis.handleConsumerGroupDescribe: the error is the group's, and names no topic."""
+    world.group_type, world.words = "consumer", "The group has described topic(s) that the client may not describe."
+    world.first["ConsumerGroupDescribe"] = [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+    cluster = world.cluster()
+    with pytest.raises(
+        BrokerError, match=r"group 'g': The group has .+: grant DESCRIBE on the topics of all its members"
+    ):
         await cluster.groups.describe("g")
     await cluster.close()

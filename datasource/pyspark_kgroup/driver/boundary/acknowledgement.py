@@ -16,6 +16,7 @@ from pyspark_kgroup.driver.boundary.boundary_commits import BoundaryCommits
 from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
+from pyspark_kgroup.options.values import join
 from spark_kgroup.errors import GroupUnsettled
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime.views import GroupView
@@ -76,7 +77,7 @@ class Acknowledgement:
 
     def missing(self, what: str, partitions: Collection[TopicPartition]) -> str:
         """A sentence for users, with the coordinator's reason if there is one."""
-        names = ", ".join(sorted(map(str, partitions)))
+        names = join(sorted(partitions))
         refusal = self._group.commit_refusal()
         why = f" ({refusal})" if refusal else ""
         return f"Group {self._options.group_id!r} did not acknowledge {what} {names}{why}."

@@ -159,7 +159,7 @@ class Adoption:
                 starting.option,
                 starting,
                 self._options.group_id,
-                ", ".join(others),
+                join(others),
             )
             return frozenset()
         if fresh:
@@ -206,7 +206,7 @@ class Adoption:
             )
             offset = known.offset if known is not None and tp not in first else None
             self._ledger.adopt(tp, Holding(period=period, owned_since=owned_since, committed=offset))
-        log.info("adopted %s", {str(tp): offsets[tp].offset for tp in sorted(arrived)})
+        log.info("adopted %s", join([f"{tp} from {offsets[tp].offset}" for tp in sorted(arrived)]))
         by_seat: dict[str, tuple[SeatView, dict[TopicPartition, int]]] = {}
         for tp in first:
             by_seat.setdefault(arrived[tp].instance_id, (arrived[tp], {}))[1][tp] = offsets[tp].offset

@@ -15,6 +15,7 @@ from collections.abc import Collection
 from pyspark_kgroup.driver.boundary.boundary_commits import BoundaryCommits, SeatShare
 from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
+from pyspark_kgroup.options.values import join
 from spark_kgroup.model import NO_GENERATION, DescribedGroup, DescribedMember, ErrorCode, TopicPartition
 from spark_kgroup.runtime.views import GroupView, SeatView
 
@@ -60,13 +61,13 @@ class FormerSeats:
                 return False  # they leave when the group is settled and has their positions
         else:
             self._commit_while_rebalancing(boundary, former)
-        log.info("seats of an earlier run leave: %s", ", ".join(str(member.instance_id) for member in former))
+        log.info("seats of an earlier run leave: %s", join([member.instance_id for member in former]))
         refused = self._group.remove_members(former, "the query was started again with fewer members")
         if view.settled and len(refused) < len(former):
             self._left_in_generation = view.seats[0].identity.generation
         self._may_not_leave |= refused.keys()
         if refused:
-            errors = ", ".join(f"{name}: {ErrorCode.name_of(code)}" for name, code in sorted(refused.items()))
+            errors = join([f"{name}: {ErrorCode.name_of(code)}" for name, code in sorted(refused.items())])
             boundary.skip_trigger(
                 f"The coordinator does not let seats of an earlier run with more `members` leave ({errors}): they hold "
                 f"partitions until their session times out ({_session_timeout_setting(group)})."
@@ -122,8 +123,8 @@ class FormerSeats:
             "have committed nothing as this query: they are left alone. If they are of an earlier run, they keep their "
             "partitions until their session is over; `kgroup remove-members` takes them out at once.",
             self._options.group_id,
-            ", ".join(sorted(names)),
-            ", ".join(sorted({member.client_id for member in members})),
+            join(sorted(names)),
+            join(sorted({member.client_id for member in members})),
         )
 
 

@@ -87,7 +87,7 @@ class IgnoredCommitWarnings:
             "committed since.",
             self._options.starting_offsets.option,
             self._options.starting_offsets,
-            ", ".join(map(str, partitions)),
+            join(partitions),
             self._us.app,
         )
 

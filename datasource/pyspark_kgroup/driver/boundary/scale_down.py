@@ -13,6 +13,7 @@ import logging
 
 from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
+from pyspark_kgroup.options.values import join
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ class ScaleDown:
         if not leaving or not boundary.view.settled or any(map(self._ledger.uncommitted, leaving)):
             return
         names = sorted(seat.instance_id for seat in leaving)
-        log.info("executors run fewer tasks at once than there are seats: %s leave", ", ".join(names))
+        log.info("executors run fewer tasks at once than there are seats: %s leave", join(names))
         self._group.remove_seats(names, "executors run fewer tasks at once")
         self.leaving = frozenset()
         boundary.view = self._group.view()

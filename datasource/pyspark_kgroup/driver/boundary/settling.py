@@ -16,6 +16,7 @@ from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.driver.boundary.former_seats import FormerSeats
 from pyspark_kgroup.driver.boundary.hand_over import HandOver, asks
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
+from pyspark_kgroup.options.values import join
 from spark_kgroup.runtime.views import GroupView
 
 
@@ -76,7 +77,7 @@ class Settling:
 
     def _unsettled(self, view: GroupView) -> str:
         """A sentence for users: the seats that are not at rest, and why."""
-        waiting = ", ".join(seat.instance_id for seat in view.seats if not self._former_seats.seat_rests(seat))
+        waiting = join([seat.instance_id for seat in view.seats if not self._former_seats.seat_rests(seat)])
         troubles = [f"Seat {seat.instance_id} {seat.trouble}" for seat in view.seats if seat.trouble]
         why = (
             troubles[0]

@@ -26,10 +26,11 @@ from pyspark_kgroup.limits import (
 )
 from pyspark_kgroup.offsets.adoption import topic_key
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
-from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, recreated
+from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, recreated, warnings_of
 from pyspark_kgroup.offsets.plan import Ranges
 from spark_kgroup.errors import UnknownTopic
 from spark_kgroup.model import TopicDescription, TopicPartition
+from spark_kgroup.peer_words import listed
 from spark_kgroup.wire.listing import Answers
 
 T = TypeVar("T")
@@ -104,7 +105,7 @@ class TopicLogs:
         absent = [name for name in self._options.subscription.topics if name not in topics]
         if absent and (self._options.fail_on_data_loss or not start.topics.keys() >= set(absent)):
             raise UnknownTopic(
-                f"Topic {', '.join(map(repr, absent))} does not exist on this cluster, or this user may not see it: "
+                f"Topic {listed(absent, repr)} does not exist on this cluster, or this user may not see it: "
                 "create it, or correct the option `subscribe`."
             )
 
@@ -305,7 +306,7 @@ class TopicLogs:
     # ---------------------------------------------------------------------------------------------- losses
 
     def lose(self, losses: Sequence[Loss]) -> None:
-        """Fail, or warn once of each loss and count it.
+        """Fail, or count the losses, with warnings that come once.
 
         Raises:
             DataLoss: that is an error (`failOnDataLoss`).
@@ -313,9 +314,9 @@ class TopicLogs:
         if losses and self._options.fail_on_data_loss:
             more = f" {len(losses) - 1} more partitions are concerned." if len(losses) > 1 else ""
             raise DataLoss(f"{losses[0]}{more} {WAYS_OUT}")
-        for loss in losses:
-            if self._warned_of.get(loss.partition) != loss:
-                self._warned_of[loss.partition] = loss
-                self.losses += 1
-                self.offsets_skipped += loss.skipped
-                log.warning("Data loss: %s", loss)
+        new = [loss for loss in losses if self._warned_of.get(loss.partition) != loss]
+        self._warned_of |= {loss.partition: loss for loss in new}
+        self.losses += len(new)
+        self.offsets_skipped += sum(loss.skipped for loss in new)
+        for text in warnings_of(new):
+            log.warning("%s", text)

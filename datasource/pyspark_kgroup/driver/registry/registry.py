@@ -220,7 +220,12 @@ class Registry:
         self.sizes.add(read.sizes)
         if read.by != "worker" and executor is not None:
             with self._lock:
-                self._seats.homes.on_served(read.seat, executor.key)
+                self._seats.homes.set_warm(read.seat, executor.key, warm=True)
+
+    def on_resting(self, seat: str, executor: Executor) -> None:
+        """The seat has no server on this executor for a while."""
+        with self._lock:
+            self._seats.homes.set_warm(seat, executor.key, warm=False)
 
 
 def _fits(pieces: Sequence[Sequence[OffsetRange]], owned: Sequence[Position]) -> bool:

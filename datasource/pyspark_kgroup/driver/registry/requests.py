@@ -27,6 +27,7 @@ from pyspark_kgroup.shared.messages import (
     Homes,
     QueryMessage,
     Refused,
+    Resting,
     Served,
     Welcome,
 )
@@ -86,6 +87,9 @@ class Requests:
                 return self._registry.bind(request)
             case Served():
                 self._registry.on_served(request, self._executors.get(peer))
+                return None
+            case Resting() if peer in self._executors:
+                self._registry.on_resting(request.seat, self._executors[peer])
                 return None
             case Hello(query=self._registry.query, sidecar=True) if peer not in self._executors:
                 return self._on_sidecar(peer, request)

@@ -83,7 +83,7 @@ class Home:
     Attributes:
         since_ms: when this home began, or the executor's sidecar was last replaced.
         move: how many changes of home the query had seen when this home began. A later home has a greater number.
-        warm: whether the seat's server has served a read here.
+        warm: whether the seat's server has served a read here, and could fetch since then.
     """
 
     executor: Executor
@@ -286,11 +286,11 @@ class SeatHomes:
             self._held.pop(key, None)
         self._due = None
 
-    def on_served(self, seat: str, key: str) -> None:
-        """The seat's server on this executor has served a read: it is warm."""
+    def set_warm(self, seat: str, key: str, *, warm: bool) -> None:
+        """The seat's server on this executor has served a read, or cannot fetch now. Nothing if its home is another."""
         home = self._homes.get(seat)
         if home is not None and home.executor.key == key:
-            self._homes[seat] = replace(home, warm=True)
+            self._homes[seat] = replace(home, warm=warm)
 
     def move(self, seat: str, executor: Executor, now_ms: int) -> None:
         """Make `executor` the home of `seat`."""

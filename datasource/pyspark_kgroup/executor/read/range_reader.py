@@ -33,7 +33,7 @@ from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, KgroupError, OptionError, WireError
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import ErrorCode, TopicPartition
-from spark_kgroup.peer_words import printable_words
+from spark_kgroup.peer_words import listed, printable_words
 from spark_kgroup.uncollected import uncollected
 
 log = logging.getLogger(__name__)
@@ -229,7 +229,7 @@ def _look_at_log(consumer: Consumer, unread: _Unread, partition: TopicPartition)
             raise KafkaException(seen.error)
         log_range = LogRange(*consumer.get_watermark_offsets(AssignedPartition(*partition), _LOG_LOOK_S))
     except KafkaException as problem:
-        unread.on_idle_look_failed(problem.args[0])
+        unread.on_idle_look_failed(partition, problem.args[0])
     else:
         unread.on_idle_look(partition, log_range)
 
@@ -266,10 +266,12 @@ def _whole(messages: Sequence[Message]) -> list[Message]:
     return records
 
 
-def _verdict(error: KafkaError) -> KgroupError | None:
+def _verdict(error: KafkaError, partition: TopicPartition | None) -> KgroupError | None:
     """The fatal error for `error`, or None if trying again may help."""
     if error.code() == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        return BrokerError("Fetch", error.code(), printable_words(error.str()))
+        return BrokerError(
+            "Fetch", error.code(), str(partition) if partition is not None else printable_words(error.str())
+        )
     return None
 
 
@@ -329,8 +331,10 @@ class _Unread:
         """Another consumer goes on: the broker that refused the last one may accept it."""
         self._refused_at_s = None
 
-    def on_error(self, error: KafkaError) -> None:
+    def on_error(self, error: KafkaError, partition: TopicPartition | None = None) -> None:
         """Remember an error of librdkafka's, which tries again by itself, although some errors will not pass.
+
+        It is about `partition`, if librdkafka names one.
 
         This method does not raise, since librdkafka calls it in the midst of `poll`.
         """
@@ -343,7 +347,7 @@ class _Unread:
         if not self._last_error:  # the first of this read: if the read fails, its error names the last one
             log.warning("%s. Trying again, for %.0f s at most.", printable_words(error.str()), self._stall_timeout_s)
         self._last_error = printable_words(error.str())
-        self._verdict = self._verdict or _verdict(error)
+        self._verdict = self._verdict or _verdict(error, partition)
         if error.code() in _UNKNOWN:  # for topic.metadata.propagation.max.ms by now. librdkafka names no partition
             self._some_gone = True
             self._doubts |= self.open.keys()
@@ -410,7 +414,7 @@ class _Unread:
         elif code in _NOT_DECOMPRESSED:
             raise self._unreadable(partition, error.str())
         else:
-            self.on_error(error)
+            self.on_error(error, partition)
 
     def _records_from(self, partition: TopicPartition) -> str:
         return f"{partition} has records from offset {self._positions[partition]} on"
@@ -463,10 +467,10 @@ class _Unread:
         self._turn += 1
         return list(self.open)[self._turn % len(self.open)]
 
-    def on_idle_look_failed(self, error: KafkaError) -> None:
+    def on_idle_look_failed(self, partition: TopicPartition, error: KafkaError) -> None:
         """The log could not be looked at. One answer does not decide whether it is gone."""
         if error.code() not in _UNKNOWN and (error.code() > 0 or not self._last_error):
-            self.on_error(error)
+            self.on_error(error, partition)
 
     def on_idle_look(self, partition: TopicPartition, log_range: LogRange) -> None:
         """The log has these offsets, and none of their records comes.
@@ -496,7 +500,7 @@ class _Unread:
             )
             return
         self._doubts.add(partition)
-        self.on_error(error)
+        self.on_error(error, partition)
         self._check(waiting=True)
 
     def compare(self, partition: TopicPartition, log_range: LogRange) -> int | None:
@@ -560,8 +564,8 @@ class _Unread:
 
     def _silent(self) -> str:
         """The partitions from which no record comes, with the reasons of both readers."""
-        left = ", ".join(
-            f"{partition} (at {self._positions[partition]} of {r.end_offset})" for partition, r in self.open.items()
+        left = listed(
+            [f"{partition} (at {self._positions[partition]} of {r.end_offset})" for partition, r in self.open.items()]
         )
         last = f" librdkafka said last: {self._last_error}." if self._last_error else ""
         return f"{left}.{self._native_reasons()}{last}"
@@ -571,10 +575,10 @@ class _Unread:
         distinct = dict.fromkeys(
             self._reasons[partition].reason for partition in self.open if partition in self._reasons
         )
-        return f" Our own reader said before: {'; '.join(distinct)}." if distinct else ""
+        return f" Our own reader said before: {listed(list(distinct), between='; ')}." if distinct else ""
 
     def _advice(self) -> str:
-        looks = ", ".join(f"of {partition} {seen}" for partition, seen in self._looks.items() if partition in self.open)
+        looks = listed([f"of {partition} {seen}" for partition, seen in self._looks.items() if partition in self.open])
         if not looks:
             return (
                 "Executors must reach every broker under the address that it advertises (the broker's "

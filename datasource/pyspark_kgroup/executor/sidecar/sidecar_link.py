@@ -18,7 +18,7 @@ from pyspark_kgroup.limits import (
     SIDECAR_SILENCE_MS,
 )
 from pyspark_kgroup.shared.channel import Challenge, Frames, Message, frame
-from pyspark_kgroup.shared.messages import QueryMessage, Served, parse, to_json
+from pyspark_kgroup.shared.messages import QueryMessage, Resting, Served, parse, to_json
 
 
 class Link:
@@ -136,6 +136,6 @@ class RegistryLink:
         finally:
             self._waiting.pop(number, None)
 
-    async def report(self, message: Served) -> None:
-        """Report a read, without an answer."""
+    async def report(self, message: Served | Resting) -> None:
+        """Report a read, or that a seat has no server now, without an answer. Raises ChannelEnded."""
         await self._link.send(message)

@@ -36,6 +36,7 @@ from pyspark_kgroup.shared.messages import (
     ReadDirectly,
     ReadFromServer,
     Refused,
+    Resting,
     Serve,
     Served,
     Welcome,
@@ -280,6 +281,7 @@ class SidecarQuery:
                         server.busy = False
                     case CannotFetch(reason=reason, lasting=lasting):
                         self._let_rest(name, reason, SEAT_SERVER_LASTING_REST_MS if lasting else SEAT_SERVER_REST_MS)
+                        await self._registry.report(Resting(seat=name))
                     case other:
                         raise ChannelEnded(f"A seat's server sent a {type(other).__name__}.")
         except ChannelEnded:

@@ -143,7 +143,7 @@ def test_the_log_says_where_each_adopted_partition_starts(world: World, caplog: 
     group.committed_now = {P1: 80}
     with caplog.at_level("INFO"):
         driver.trigger()
-    assert messages(caplog, "adopted") == ["adopted {'t-0': 0, 't-1': 80}"]
+    assert messages(caplog, "adopted") == ["adopted t-0 from 0, t-1 from 80"]
 
 
 def test_a_start_at_the_end_is_before_what_an_open_transaction_holds_back(world: World) -> None:

@@ -394,6 +394,36 @@ def test_a_served_read_is_counted_and_makes_its_seat_warm(registry: Registry, si
     assert (registry.sizes.of("t"), registry.sizes.of("u")) == (200, None)
 
 
+def test_a_seat_whose_server_rests_is_not_warm_until_a_server_serves_it_again(
+    registry: Registry, sidecar: Sidecar
+) -> None:
+    home, other = sidecar("1"), sidecar("2")
+    scan = plan(registry, 0)
+    ask(home, "bind", scan=scan.scan_id, ticket=0, executor=executor("1"))
+    served: Message = {"op": "served", "seat": "g-0", "by": "server", "rows": 1, "ready": 1, "sizes": []}
+    resting: Message = {"op": "resting", "seat": "g-0"}
+    warm = []
+    for channel, message in [
+        (home, served),
+        (other, resting),  # a straggler: it was the home before
+        (home, resting),
+        (home, {**served, "by": "worker"}),
+        (home, served),
+    ]:
+        channel.send(message)
+        beat(channel)
+        warm.append(registry.homes()["g-0"].warm)
+    assert warm == [True, True, False, False, True]
+
+
+def test_only_a_sidecar_says_that_a_seat_rests(registry: Registry, dial: Dial) -> None:
+    channel = dial()
+    ask(channel, "hello", executor=executor("1"), sidecar=False)
+    channel.send({"op": "resting", "seat": "g-0"})
+    with pytest.raises(ChannelEnded):
+        channel.receive(30)
+
+
 def test_each_heartbeat_answers_a_sidecar_which_seats_it_is_home_to(registry: Registry, sidecar: Sidecar) -> None:
     """So the sidecar ends the servers of seats that have moved away."""
     one, two = sidecar("1"), sidecar("2")

@@ -638,14 +638,14 @@ class TestHome:
     def test_a_home_is_warm_once_its_server_has_served_a_read(self) -> None:
         seats = settled(2, A, B)
         assert not seats.homes.living()["s-0"].warm
-        seats.homes.on_served("s-0", A.key)
-        seats.homes.on_served("s-1", A.key)  # a straggler of an executor that is not the home
-        seats.homes.on_served("s-9", A.key)
+        seats.homes.set_warm("s-0", A.key, warm=True)
+        seats.homes.set_warm("s-1", A.key, warm=True)  # a straggler of an executor that is not the home
+        seats.homes.set_warm("s-9", A.key, warm=True)
         assert {seat: home.warm for seat, home in seats.homes.living().items()} == {"s-0": True, "s-1": False}
 
     def test_a_replaced_sidecar_makes_its_homes_cold(self) -> None:
         seats = settled(1, A)
-        seats.homes.on_served("s-0", A.key)
+        seats.homes.set_warm("s-0", A.key, warm=True)
         seats.on_sidecar_joined(A, 5_000)
         assert (seats.homes.living()["s-0"].warm, seats.homes.living()["s-0"].since_ms) == (False, 5_000)
 

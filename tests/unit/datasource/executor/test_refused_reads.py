@@ -101,16 +101,16 @@ def test_brokers_that_can_be_reached_are_not_blamed_on_the_network() -> None:
 
 def test_a_topic_that_a_look_finds_forbidden_ends_the_read_at_once() -> None:
     stalled = Stalled()
-    stalled.unread.on_idle_look_failed(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
-    with pytest.raises(BrokerError, match="grant READ on the topic"):
+    stalled.unread.on_idle_look_failed(T0, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED: t-0: grant READ on the topic"):
         stalled.unread.move([])
 
 
 def test_a_look_that_fails_here_or_finds_no_topic_decides_nothing() -> None:
     stalled = Stalled()
     stalled.unread.on_error(KafkaError(KafkaError._TRANSPORT, AWAY))
-    stalled.unread.on_idle_look_failed(KafkaError(KafkaError._TIMED_OUT))
-    stalled.unread.on_idle_look_failed(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+    stalled.unread.on_idle_look_failed(T0, KafkaError(KafkaError._TIMED_OUT))
+    stalled.unread.on_idle_look_failed(T0, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
     assert stalled.unread.take_doubts() == []
     assert f"librdkafka said last: {AWAY}" in stalled.end()
 

@@ -12,7 +12,7 @@ from pyspark_kgroup.executor.sidecar import sidecar_query
 from pyspark_kgroup.executor.sidecar.seat_processes import Process, SeatProcesses, Server
 from pyspark_kgroup.executor.sidecar.sidecar_link import Link
 from pyspark_kgroup.executor.sidecar.sidecar_query import SidecarQuery
-from pyspark_kgroup.shared.messages import AddQuery, CannotFetch, Read
+from pyspark_kgroup.shared.messages import AddQuery, CannotFetch, Read, Resting
 from pyspark_kgroup.shared.tickets import Executor, Reader
 
 REASON = "t-0: UNKNOWN_SERVER_ERROR"
@@ -37,9 +37,10 @@ class Processes(SeatProcesses):
 class Seats:
     """The seats of one query of a sidecar."""
 
-    def __init__(self, query: SidecarQuery, processes: Processes) -> None:
+    def __init__(self, query: SidecarQuery, processes: Processes, registry: Link) -> None:
         self._query = query
         self._processes = processes
+        self.registry = registry
 
     @property
     def started(self) -> int:
@@ -67,7 +68,7 @@ async def seats() -> AsyncIterator[Seats]:
     query = SidecarQuery(asked, executor, Link(ours, trusted=True), processes)
     with theirs:
         try:
-            yield Seats(query, processes)
+            yield Seats(query, processes, Link(theirs, trusted=True))
         finally:
             await query.end()
             for server in processes.servers:
@@ -82,6 +83,15 @@ async def test_a_seat_that_cannot_be_fetched_is_read_directly_for_a_while_and_it
         assert not some.are_served("g-0")
         assert some.are_served("g-1")
         assert some.started == 2
+
+
+@on_a_loop
+async def test_the_registry_hears_that_the_seat_rests() -> None:
+    """Else progress and commits would go on to call the seat warm."""
+    async with seats() as some:
+        assert some.are_served("g-0")
+        await some.end_with(REASON)
+        assert await some.registry.receive() == Resting(seat="g-0")
 
 
 def test_after_that_while_the_seat_has_a_server_again(monkeypatch: pytest.MonkeyPatch) -> None:

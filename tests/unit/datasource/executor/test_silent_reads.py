@@ -4,10 +4,13 @@ import logging
 
 import pytest
 
+from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka
 from pyspark_kgroup.executor.read.range_reader import _Unread
 from pyspark_kgroup.limits import READ_SILENCE_WARNED_MS
 from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.errors import WireError
+from spark_kgroup.limits import NAMES_LISTED_MAX
+from spark_kgroup.model import TopicPartition
 
 SILENCE_S = READ_SILENCE_WARNED_MS // 1000
 
@@ -15,10 +18,15 @@ SILENCE_S = READ_SILENCE_WARNED_MS // 1000
 class Reading:
     """One read, on a clock of its own."""
 
-    def __init__(self, stall_timeout_ms: int) -> None:
+    def __init__(self, stall_timeout_ms: int, partitions: int = 1) -> None:
         self._now_s = 1000.0
         settings = ReadSettings(consumer_config={}, stall_timeout_ms=stall_timeout_ms)
-        self.unread = _Unread([OffsetRange("t", 0, 3, 8)], settings, lambda: self._now_s)
+        ranges = [OffsetRange("t", number, 3, 8) for number in range(partitions)]
+        reasons = {
+            TopicPartition("t", number): FallbackToLibrdkafka(f"no leader of t-{number}")
+            for number in range(partitions)
+        }
+        self.unread = _Unread(ranges, settings, lambda: self._now_s, reasons if partitions > 1 else {})
 
     def wait(self, seconds: int) -> None:
         """No record comes for so long."""
@@ -56,3 +64,12 @@ def test_a_bound_that_is_shorter_than_the_warning_ends_in_the_error_alone(caplog
     with pytest.raises(WireError, match=r"Nothing came for 3 s from t-0 \(at 3 of 8\)"):
         reading.wait(SILENCE_S)
     assert caplog.messages == []
+
+
+def test_of_thousands_of_silent_partitions_a_few_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    reading = Reading(20_000, partitions=2_500)
+    with pytest.raises(
+        WireError, match=r"t-1 \(at 3 of 8\), .+ and 2480 more\. .+no leader of t-1; .+ and 2480 more"
+    ) as error:
+        reading.wait(3 * SILENCE_S)
+    assert max(len(str(error.value)), *map(len, caplog.messages)) < 100 * NAMES_LISTED_MAX

@@ -31,6 +31,7 @@ from pyspark_kgroup.shared.messages import (
     ReadFromServer,
     Ready,
     Refused,
+    Resting,
     Serve,
     Served,
     SidecarParameters,
@@ -60,6 +61,7 @@ EXAMPLES: list[QueryMessage] = [
     NothingLeft(),
     Refused(reason="the batch is over"),
     Served(seat="g-0", by="server", rows=10, ready=10, sizes=(TopicSize("t", 10, 360),)),
+    Resting(seat="g-0"),
     SidecarParameters(
         folder="/tmp/\udcff",
         key=b"\x00\xff",
