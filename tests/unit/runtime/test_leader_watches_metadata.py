@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 from harness.fake_broker import NO_THROTTLE, until
-from harness.fake_cluster import A0, B0, BrokerWorld, in_a_world
-from harness.sessions import joined
+from harness.fake_cluster import A0, B0, BrokerWorld
+from harness.sessions import in_a_group, joined
 from kio.schema.errors import ErrorCode as KioErrorCode
 
 from spark_kgroup.member import contract
 from spark_kgroup.model import ErrorCode, Subscription, TopicPartition
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.session import Session
-from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, ProtocolSettings
+from spark_kgroup.runtime.settings import ClientSettings, ProtocolSettings
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.consumer_protocol import decode_assignment, encode_subscription
 from spark_kgroup.wire.messages import HeartbeatRequest
@@ -79,35 +79,20 @@ class Coordinator:
         return messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=KioErrorCode(code))
 
 
+def leading(world: BrokerWorld) -> Coordinator:
+    world.leaders = {A0: 0, B0: 0}
+    return Coordinator(world)
+
+
 def led(client: ClientSettings = OFTEN) -> Callable[[Scenario], Callable[[], None]]:
     """Run a scenario with a group that is settled, and whose one seat leads it."""
 
-    def wrap(scenario: Scenario) -> Callable[[], None]:
-        @in_a_world()
-        async def run(world: BrokerWorld) -> None:
-            world.leaders = {A0: 0, B0: 0}
-            coordinator = Coordinator(world)
-            group = Group(
-                GroupSettings(
-                    bootstrap=(world.brokers[0].address,),
-                    group="g",
-                    topics=("a",),
-                    instance_ids=("seat-0",),
-                    client=client,
-                    protocol=ProtocolSettings(heartbeat_interval_ms=20),
-                )
-            )
-            await group.start()
-            try:
-                await group.wait_until(lambda view: view.settled, 10_000)
-                await scenario(coordinator, group)
-            finally:
-                await group.close()
-
-        run.__name__, run.__doc__ = scenario.__name__, scenario.__doc__
-        return run
-
-    return wrap
+    return in_a_group(
+        leading,
+        lambda view: view.settled,
+        client=client,
+        protocol=ProtocolSettings(heartbeat_interval_ms=20),
+    )
 
 
 async def joined_again(coordinator: Coordinator, times: int) -> None:
