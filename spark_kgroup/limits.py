@@ -141,6 +141,10 @@ TOPIC_ABSENT_AFTER_MS: Final = 5_000
 """How long one broker alone may deny a topic that this process has never seen, before the start fails (ours: a person
 waits here, and has mostly misspelt it)."""
 
+TOPIC_PATIENCE_MS: Final = 5_000
+"""How long a look at several topics waits for one of which brokers do not say what it is, before the others go on
+(ours: a leader is elected within that time). Kafka's clients take each topic of an answer for itself."""
+
 OFFSETS_LEFT_OUT_MS: Final = 2_000
 """How long a coordinator is asked again that leaves partitions out of its committed offsets, until that means that they
 have none (ours, less than `COMMIT_TIMEOUT_MS`. Apache Kafka's leaves none out, some hosted services do)."""
