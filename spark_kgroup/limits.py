@@ -158,6 +158,10 @@ TOPIC_NAMES_KNOWN_MS: Final = 1_000
 """How old an answer about topics may be that names all ids which a seat asks for (ours): an id keeps its name, but its
 topic may be gone by now."""
 
+TOPIC_IDS_MAX_AGE_MS: Final = 1_000
+"""How old the ids of topics may be when `Group.commit` relies on them (ours): a position that is committed for a topic
+created within this time names the old topic's id, so it does not count for the new one."""
+
 TOPIC_NAMES_MISSED_MS: Final = 100
 """How old one may be that lacks an id: a new topic is known to all brokers soon. Kafka: retry.backoff.ms, 100."""
 
