@@ -141,6 +141,10 @@ TOPIC_ABSENT_AFTER_MS: Final = 5_000
 """How long one broker alone may deny a topic that this process has never seen, before the start fails (ours: a person
 waits here, and has mostly misspelt it)."""
 
+TOPIC_PATIENCE_MS: Final = 5_000
+"""How long a look at several topics waits for one of which brokers do not say what it is, before the others go on
+(ours: a leader is elected within that time). Kafka's clients take each topic of an answer for itself."""
+
 OFFSETS_LEFT_OUT_MS: Final = 2_000
 """How long a coordinator is asked again that leaves partitions out of its committed offsets, until that means that they
 have none (ours, less than `COMMIT_TIMEOUT_MS`. Apache Kafka's leaves none out, some hosted services do)."""
@@ -153,6 +157,10 @@ node)."""
 TOPIC_NAMES_KNOWN_MS: Final = 1_000
 """How old an answer about topics may be that names all ids which a seat asks for (ours): an id keeps its name, but its
 topic may be gone by now."""
+
+TOPIC_IDS_MAX_AGE_MS: Final = 1_000
+"""How old the ids of topics may be when `Group.commit` relies on them (ours): a position that is committed for a topic
+created within this time names the old topic's id, so it does not count for the new one."""
 
 TOPIC_NAMES_MISSED_MS: Final = 100
 """How old one may be that lacks an id: a new topic is known to all brokers soon. Kafka: retry.backoff.ms, 100."""

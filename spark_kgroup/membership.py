@@ -5,25 +5,32 @@ asks for. It reads records with a client of its own choice, or works on partitio
 stand for a shard, a tenant, a device.
 
 `Group.connect` runs a `runtime.Group`, the seats without an opinion of what an application does with them.
+
+A topic may be deleted and created again under its name, which is all that OffsetCommit and OffsetFetch know of it. So
+each commit writes the topic's id beside its offsets, as the data source does (`seat_note`), and an offset beside
+another id does not count. Topics are looked at before a commit: a position in a topic that was created again is not
+committed.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from spark_kgroup.assignors import assignors_called
-from spark_kgroup.errors import KgroupError, OptionError
-from spark_kgroup.limits import SESSION_TIMEOUT_MS
+from spark_kgroup.clock import monotonic_ms
+from spark_kgroup.errors import KgroupError, OptionError, WireError
+from spark_kgroup.limits import COMMIT_TIMEOUT_MS, SESSION_TIMEOUT_MS, TOPIC_IDS_MAX_AGE_MS
 from spark_kgroup.member import contract
-from spark_kgroup.model import CLASSIC, CONSUMER, TopicPartition
+from spark_kgroup.model import CLASSIC, CONSUMER, MemberIdentity, TopicDescription, TopicPartition
 from spark_kgroup.runtime.group import Group as Seats
 from spark_kgroup.runtime.session import Session
-from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, ProtocolSettings
+from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, OwnerHooks, ProtocolSettings
+from spark_kgroup.seat_note import is_of_topic, topic_mark
 from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.security.secured import load_security
 from spark_kgroup.wire.security.settings import SecuritySettings
@@ -58,7 +65,10 @@ class Revoked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """The seat owns `partitions` no longer: stop their work, and commit none of it (KIP-429: onPartitionsLost)."""
+    """The seat owns `partitions` no longer: stop their work, and commit none of it (KIP-429: onPartitionsLost).
+
+    The same if their topic was deleted and created again: an `Assigned` follows, for the topic that has the name now.
+    """
 
     instance_id: str | None
     partitions: frozenset[TopicPartition]
@@ -76,6 +86,11 @@ class Group:
         self._events: deque[Event] = deque()
         self._owned: dict[str | None, frozenset[TopicPartition]] = {}
         self._revoked: dict[str | None, frozenset[TopicPartition]] = {}
+        self._topic_ids: dict[str, str] = {}
+        """Topic -> its id, as brokers told it last."""
+        self._read_of: dict[TopicPartition, str] = {}
+        """Partition -> the id that its topic had when the program took `Assigned`."""
+        self._topics_seen_at_ms = 0
 
     @classmethod
     @asynccontextmanager
@@ -135,11 +150,13 @@ class Group:
                 session_timeout_ms=SESSION_TIMEOUT_MS if session_timeout_ms is None else session_timeout_ms,
             ),
             client=ClientSettings(security=load_security(security if security is not None else SecuritySettings())),
+            hooks=OwnerHooks(commit_metadata=_mark, commit_mark=_mark),
         )
         assignors_called(settings.protocol.assignors)  # a wrong name is an error before a seat joins
         connected = cls(settings)
         try:
             await connected._seats.start()
+            connected._hear_of_topics(connected._seats.topics.known)
             try:
                 yield connected
             finally:
@@ -158,32 +175,49 @@ class Group:
 
         The iterator raises KgroupError when a seat has ended for good (fenced, rejected). The error says why.
         """
-        return _Events(self._events, self._seats)
+        return _Events(self._events, self._seats, self._on_taken)
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Partition -> the offset at which to go on; without partitions for which the group has none.
 
+        An offset of a topic that was deleted since is none, if its commit names the topic's id: those of this library
+        do, those of other clients do not.
+
         Raises:
-            WireError: the coordinator did not answer in time, or refused.
+            WireError: the coordinator, or a broker that knows the topics, did not answer in time, or refused.
         """
         found = await self._seats.offsets.committed(partitions)
-        return {partition: committed.offset for partition, committed in found.items() if committed is not None}
+        if topics := {partition.topic for partition in found}:
+            self._hear_of_topics(await self._seats.topics.named(topics))
+        return {
+            partition: committed.offset
+            for partition, committed in found.items()
+            if committed is not None
+            and is_of_topic(committed.metadata, self._topic_ids.get(partition.topic, "")) is not False
+        }
 
     async def commit(self, positions: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """Commit, for each partition, the offset of the next record.
 
         Returns:
-            The partitions whose commit the coordinator has confirmed. Partitions that no seat owns are not among them.
+            The partitions whose commit the coordinator has confirmed. Partitions that no seat owns, or that the program
+            has not been told of by `Assigned`, are not among them, nor those of a topic that was created again since.
 
         Raises:
             BrokerError: this user may not commit.
             KgroupError: a seat has ended for good.
         """
+        await self._see_topics()
         confirmed: frozenset[TopicPartition] = frozenset()
         for seat in self._seats.view().seats:
-            own = {partition: at for partition, at in positions.items() if partition in seat.owned_since}
+            own = {
+                partition: at
+                for partition, at in positions.items()
+                if partition in seat.owned_since
+                and self._read_of.get(partition) == self._topic_ids.get(partition.topic, "")
+            }
             if own:
-                confirmed |= await self._seats.commits.commit(seat.identity, own)
+                confirmed |= await self._seats.commits.commit(seat.identity, own, dict(self._topic_ids))
         return confirmed
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
@@ -213,6 +247,53 @@ class Group:
             await self.leave()
         except KgroupError as problem:  # the block's own error matters more
             log.info("the dynamic member stays until its session is over: %s", problem)
+
+    # ---------------------------------------------------------------------------------------------- topic ids
+
+    async def _see_topics(self) -> None:
+        """Ask brokers for the ids of the topics that the program works on, unless they told them just now.
+
+        If no broker answers, the last ids have to do: a commit names the one under which the program was told of the
+        partition.
+        """
+        names = {partition.topic for partition in self._read_of}
+        if not names or monotonic_ms() - self._topics_seen_at_ms <= TOPIC_IDS_MAX_AGE_MS:
+            return
+        try:
+            topics = await self._seats.topics.named(names, COMMIT_TIMEOUT_MS)
+        except WireError as error:
+            log.info("no look at the topics before this commit: %s", error)
+            return
+        self._topics_seen_at_ms = monotonic_ms()
+        self._hear_of_topics(topics)
+
+    def _hear_of_topics(self, topics: Mapping[str, TopicDescription]) -> None:
+        """Take the topics' ids. Partitions of a topic that was created again are lost and assigned.
+
+        Partitions to be released are not assigned again: the program has only to release them.
+        """
+        self._topic_ids |= {name: str(topic.topic_id) for name, topic in topics.items() if topic.topic_id is not None}
+        for seat, owned in list(self._owned.items()):
+            other = frozenset(
+                tp
+                for tp in owned - self._revoked.get(seat, frozenset())
+                if self._read_of.get(tp) not in (None, self._topic_ids.get(tp.topic, ""))
+            )
+            if other:
+                names = ", ".join(sorted({tp.topic for tp in other}))
+                reason = f"deleted and created again: {names}"
+                self._forget(seat, other)
+                self._owned[seat] |= other
+                self._events += [
+                    Lost(instance_id=seat, partitions=other, reason=reason),
+                    Assigned(instance_id=seat, partitions=other),
+                ]
+                self._seats.wake()
+
+    def _on_taken(self, event: Event) -> None:
+        """The program has been told. A position that it had before is of no use for what is assigned now."""
+        if isinstance(event, Assigned):
+            self._read_of |= {tp: self._topic_ids.get(tp.topic, "") for tp in event.partitions}
 
     # ----------------------------------------------------------------------------------------- from the seats
 
@@ -244,14 +325,17 @@ class Group:
     def _forget(self, seat: str | None, partitions: frozenset[TopicPartition]) -> None:
         for table in (self._owned, self._revoked):
             table[seat] = table.get(seat, frozenset()) - partitions
+        for partition in partitions:
+            self._read_of.pop(partition, None)
 
 
 class _Events(AsyncIterator[Event]):
     """Not a generator: a program may break out of its loop, and nothing is left to close."""
 
-    def __init__(self, events: deque[Event], seats: Seats) -> None:
+    def __init__(self, events: deque[Event], seats: Seats, on_taken: Callable[[Event], None]) -> None:
         self._events = events
         self._seats = seats
+        self._on_taken = on_taken
 
     async def __anext__(self) -> Event:
         while not self._events:
@@ -260,7 +344,14 @@ class _Events(AsyncIterator[Event]):
             except KgroupError:
                 if not self._events:  # else the program first hears of the partitions that the seat has lost
                     raise
-        return self._events.popleft()
+        event = self._events.popleft()
+        self._on_taken(event)
+        return event
+
+
+def _mark(_: MemberIdentity, topic_id: str) -> str:
+    """The text beside each offset: `Group.connect` has no more to say than the topic's id."""
+    return topic_mark(topic_id)
 
 
 def _check_protocol(

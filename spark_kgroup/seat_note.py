@@ -122,6 +122,11 @@ class SeatNote:
         )
 
 
+def topic_mark(topic_id: str) -> str:
+    """The text beside offsets of the topic with this id, which names no author. Empty if there is no id."""
+    return _encode(_topic_fields(topic_id)) if topic_id else ""
+
+
 def is_of_topic(text: str, topic_id: str) -> bool | None:
     """Whether a seat's text says that its offset is of the topic with this id, or None if it names no topic id."""
     written = _topic_in(_decode(text))

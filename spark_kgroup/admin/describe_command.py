@@ -19,7 +19,7 @@ from spark_kgroup.admin.command_config import HELP as COMMAND_CONFIG_HELP
 from spark_kgroup.admin.command_config import security_from
 from spark_kgroup.admin.consumer_groups import describe_consumers, no_such_group
 from spark_kgroup.admin.tables import add_row, table, write
-from spark_kgroup.limits import STARTUP_TIMEOUT_MS
+from spark_kgroup.limits import STARTUP_TIMEOUT_MS, TOPIC_PATIENCE_MS
 from spark_kgroup.model import DescribedGroup, DescribedMember, TopicPartition
 from spark_kgroup.peer_words import printable
 from spark_kgroup.seat_note import SeatNote
@@ -132,7 +132,7 @@ async def _ends(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[
     wanted = set(partitions)
     if not wanted:
         return {}
-    metadata = await cluster.metadata({tp.topic for tp in wanted})
+    metadata = await cluster.metadata({tp.topic for tp in wanted}, patience_ms=TOPIC_PATIENCE_MS)
     listed = await cluster.logs.list_offsets({tp: messages.LATEST for tp in wanted if tp in metadata.leaders})
     return {tp: found.offset for tp, found in listed.items()}
 

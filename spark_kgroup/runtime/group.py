@@ -215,6 +215,10 @@ class Group:
                 pass
         return view
 
+    def wake(self) -> None:
+        """Let `wait_until` look at its condition again, which may depend on more than the seats."""
+        self._seats.changed.set()
+
     def give_up(self, instance_id: str | None, partitions: frozenset[TopicPartition]) -> None:
         """Tell a seat that its `partitions` are not read any more, AFTER their positions were committed."""
         self._seats.sessions[instance_id].post(contract.GaveUp(partitions=partitions))

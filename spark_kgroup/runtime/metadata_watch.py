@@ -29,7 +29,7 @@ from dataclasses import replace
 from spark_kgroup.assignors import NAMES
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import WireError
-from spark_kgroup.limits import FORCE_AGAIN_MAX_MS, LOOK_AGAIN_MS
+from spark_kgroup.limits import FORCE_AGAIN_MAX_MS, LOOK_AGAIN_MS, TOPIC_PATIENCE_MS
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember
 from spark_kgroup.member.config import MemberConfig
@@ -139,7 +139,9 @@ class MetadataWatch:
                 self.look_due = False
                 return
             names = {*topics_of(group), *self._settings.topics, *self._watched()}
-            metadata = await self._cluster.metadata(names, timeout_ms=self._settings.client.request_timeout_ms)
+            metadata = await self._cluster.metadata(
+                names, timeout_ms=self._settings.client.request_timeout_ms, patience_ms=TOPIC_PATIENCE_MS
+            )
         except WireError as error:
             log.info("no look at the group's assignment this time: %s", error)
             return

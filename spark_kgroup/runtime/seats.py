@@ -46,7 +46,6 @@ class SeatConfigs:
         self._own_ids = own_ids
         self._rng = rng
         self._session_timeout_ms = settings.protocol.session_timeout_ms
-        self._resumptions: Mapping[str | None, Resumption] = {}
 
     def first_seats(self) -> tuple[str | None, ...]:
         """The instance ids of the seats that join at the start."""
@@ -81,18 +80,29 @@ class SeatConfigs:
         """
         claims = claimable(self._settings.work.previously_owned, kept, seats) if kept else {}
         replaced: dict[str | None, str] = {m.instance_id: m.member_id for m in kept.members} if kept else {}
+        resumptions: Mapping[str | None, Resumption] = {}
         if self._settings.protocol.is_consumer:
-            await self._prepare_consumer_protocol(seats, kept)
+            await self._ask_for_session_timeout()
+            resumptions = await self._resumptions(seats, kept) if kept else {}
         return [
-            self._of(seat, claims.get(seat, PreviouslyOwned()), replaced.get(seat, UNKNOWN_MEMBER_ID)) for seat in seats
+            self._of(
+                seat,
+                claims.get(seat, PreviouslyOwned()),
+                replaced.get(seat, UNKNOWN_MEMBER_ID),
+                resumptions.get(seat),
+            )
+            for seat in seats
         ]
 
     def of_newcomer(self, instance_id: str | None) -> Config:
-        """The configuration of a seat that joins later, and replaces no member. Raises OptionError as `of_first`."""
-        return self._of(instance_id, PreviouslyOwned(), UNKNOWN_MEMBER_ID)
+        """The configuration of a seat that joins later, and replaces no member. Raises OptionError as `of_first`.
 
-    async def _prepare_consumer_protocol(self, seats: Sequence[str | None], kept: DescribedGroup | None) -> None:
-        """Ask how long seats may be silent, and find those that have an earlier process's work to finish."""
+        A seat that was removed and is added again continues no earlier membership: it has left the group since.
+        """
+        return self._of(instance_id, PreviouslyOwned(), UNKNOWN_MEMBER_ID, None)
+
+    async def _ask_for_session_timeout(self) -> None:
+        """Ask how long seats may be silent under the consumer protocol."""
         self._session_timeout_ms = await session_timeout_ms(self._cluster, self._settings.group)
         log.info(
             "group %r: members may be silent for %d ms, as its brokers want it (the group's "
@@ -100,18 +110,20 @@ class SeatConfigs:
             self._settings.group,
             self._session_timeout_ms,
         )
-        if kept is None:
-            return
+
+    async def _resumptions(self, seats: Sequence[str | None], kept: DescribedGroup) -> Mapping[str | None, Resumption]:
+        """The memberships of `kept` that seats of ours take up, to finish an earlier process's work."""
         # Imported here: a start need not load modules that it does not use.
         from spark_kgroup.runtime.resumptions import resumable, with_topic_ids
 
         owing = resumable(self._settings.work.previously_owned, kept, seats, self._topics.names)
         names = {tp.topic for each in owing.values() for tp in each.owned}
-        if names:
-            topics = (await self._cluster.metadata(names)).topics
-            self._resumptions = {name: with_topic_ids(each, topics) for name, each in owing.items()}
+        topics = (await self._cluster.metadata(names)).topics if names else {}
+        return {name: with_topic_ids(each, topics) for name, each in owing.items()}
 
-    def _of(self, instance_id: str | None, owned_before: PreviouslyOwned, replaces: str) -> Config:
+    def _of(
+        self, instance_id: str | None, owned_before: PreviouslyOwned, replaces: str, resumes: Resumption | None
+    ) -> Config:
         protocol = self._settings.protocol
         if protocol.is_consumer:
             return ConsumerMemberConfig(
@@ -122,7 +134,7 @@ class SeatConfigs:
                 server_assignor=protocol.server_assignor,
                 session_timeout_ms=self._session_timeout_ms,
                 rebalance_timeout_ms=protocol.rebalance_timeout_ms,
-                resumes=self._resumptions.get(instance_id),
+                resumes=resumes,
             )
         own_ids = protocol.own_ids or not self._own_ids.decided
         return MemberConfig(

@@ -21,7 +21,13 @@ from spark_kgroup.assignors.contract import Assignor
 from spark_kgroup.assignors.cooperative_sticky import add_claims, undisputed_claims
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import GroupRejected, KgroupError, UnsupportedApi, WireError
-from spark_kgroup.limits import JOIN_TIMEOUT_SLACK_MS, LEAVE_TIMEOUT_MS, REQUEST_TIMEOUT_MS, WAIT_TOLD_AFTER_MS
+from spark_kgroup.limits import (
+    JOIN_TIMEOUT_SLACK_MS,
+    LEAVE_TIMEOUT_MS,
+    REQUEST_TIMEOUT_MS,
+    TOPIC_PATIENCE_MS,
+    WAIT_TOLD_AFTER_MS,
+)
 from spark_kgroup.member import contract
 from spark_kgroup.member.consumer_contract import Ask, ConsumerHeartbeatRequest, ResolveTopics, Unanswered
 from spark_kgroup.member.consumer_contract import Effect as ConsumerEffect
@@ -36,7 +42,7 @@ from spark_kgroup.threads import in_a_thread
 from spark_kgroup.uncollected import uncollected
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.backoff import Backoff
-from spark_kgroup.wire.cluster import Cluster
+from spark_kgroup.wire.cluster import Cluster, ClusterMetadata
 from spark_kgroup.wire.connection import Connection
 
 log = logging.getLogger(__name__)
@@ -378,7 +384,7 @@ class Session:
         backoff = Backoff(self._rng)
         while self._still_assigns(work):
             try:
-                metadata = await self._cluster.metadata(wanted)
+                metadata = await self._cluster.metadata(wanted, patience_ms=TOPIC_PATIENCE_MS)
             except WireError as error:
                 if not error.retriable:
                     raise
@@ -387,7 +393,7 @@ class Session:
                 await asyncio.sleep(backoff.next_ms() / 1000)
                 continue
             self._wait(None)
-            hidden = self._see_hidden(metadata.errors)
+            hidden = self._see_hidden(metadata)
             # For a large group this takes seconds, in which the other seats of this loop must not fall silent. And a
             # custom assignor that hangs must not keep the process from its end.
             assignments = await asyncio.wrap_future(
@@ -402,12 +408,15 @@ class Session:
         """The assignor of ours that the coordinator chose: it chooses none that we did not offer."""
         return next(each for each in self.config.assignors if each.name == work.assignor)
 
-    def _see_hidden(self, errors: Mapping[str, int]) -> set[str]:
-        """The topics that this user may not see, with one warning for each.
+    def _see_hidden(self, metadata: ClusterMetadata) -> set[str]:
+        """The topics of which brokers do not say what they are, and those that this user may not see.
+
+        There is one warning for each: of the first kind the cluster has given it already.
 
         Java's leader ends with this (TopicAuthorizationException). Here the members of all other topics go on.
         """
-        hidden = {topic for topic, code in errors.items() if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+        denied = {topic for topic, code in metadata.errors.items() if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+        hidden = denied - metadata.topics.keys()
         for topic in sorted(hidden - self._hidden):
             log.warning(
                 "%s leads the group, and this user may not see topic %r, to which members subscribe: they "
@@ -417,7 +426,7 @@ class Session:
                 topic,
             )
         self._hidden |= hidden
-        return hidden
+        return hidden | (metadata.unclear.keys() - metadata.topics.keys())
 
     def _still_assigns(self, work: contract.ComputeAssignment) -> bool:
         return self.machine.assigning_in == work.generation

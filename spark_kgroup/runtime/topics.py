@@ -9,14 +9,20 @@ from collections.abc import Callable, Iterable, Mapping, Set
 
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import UnknownTopic, WireError
-from spark_kgroup.limits import MATCH_AGAIN_AFTER_MS, PATTERN_SELECT_S_MAX, PATTERN_SELECT_S_SLOW, TOPIC_ABSENT_AFTER_MS
+from spark_kgroup.limits import (
+    MATCH_AGAIN_AFTER_MS,
+    PATTERN_SELECT_S_MAX,
+    PATTERN_SELECT_S_SLOW,
+    TOPIC_ABSENT_AFTER_MS,
+    TOPIC_PATIENCE_MS,
+)
 from spark_kgroup.member.consumer_contract import NewsExpected
 from spark_kgroup.model import ErrorCode, TopicDescription
 from spark_kgroup.peer_words import listed
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.topic_pattern import TopicPattern
-from spark_kgroup.wire.cluster import Cluster
+from spark_kgroup.wire.cluster import Cluster, ClusterMetadata
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +61,12 @@ class Topics:
             await self._match(self._settings.pattern, timeout_ms)
             return
         metadata = await self._cluster.metadata(
-            sorted(self._settings.topics), timeout_ms=timeout_ms, absent_after_ms=TOPIC_ABSENT_AFTER_MS
+            sorted(self._settings.topics),
+            timeout_ms=timeout_ms,
+            absent_after_ms=TOPIC_ABSENT_AFTER_MS,
+            patience_ms=TOPIC_PATIENCE_MS if self.known else None,
         )
+        self._check_unclear(metadata)
         missing = sorted(set(self._settings.topics) - set(metadata.topics))
         hidden = [t for t in missing if metadata.errors.get(t) == ErrorCode.TOPIC_AUTHORIZATION_FAILED]
         if hidden:
@@ -69,6 +79,12 @@ class Topics:
                 "create it, or correct the subscription."
             )
         self.known, self._known_at_ms = metadata.topics, monotonic_ms()
+
+    def _check_unclear(self, metadata: ClusterMetadata) -> None:
+        """Raise the error of a topic of which brokers have not said what it is for as long as one call may last."""
+        for topic in metadata.unclear.values():
+            if time.monotonic() - topic.since_s >= self._settings.client.api_timeout_ms / 1000:
+                raise topic.error
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -95,11 +111,12 @@ class Topics:
         Topics that have vanished are asked for by name: a broker that lags behind would make the group rebalance. A
         topic that this user may not describe any more is not gone: a seat that reads it hears why that is refused.
         """
-        every = await self._cluster.metadata(None, timeout_ms=timeout_ms)
+        every = await self._cluster.metadata(None, timeout_ms=timeout_ms, patience_ms=TOPIC_PATIENCE_MS)
         chosen = await asyncio.to_thread(self._select, pattern, every.topics.keys() - every.internal)
         found = {name: every.topics[name] for name in chosen}
         if vanished := self.known.keys() - found.keys():
-            named = await self._cluster.metadata(sorted(vanished), timeout_ms=timeout_ms)
+            named = await self._cluster.metadata(sorted(vanished), timeout_ms=timeout_ms, patience_ms=TOPIC_PATIENCE_MS)
+            self._check_unclear(named)
             hidden = {name for name, code in named.errors.items() if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED}
             found |= {name: self.known[name] for name in hidden & vanished} | dict(named.topics)
         if not found and (self.known or not self._known_at_ms):
@@ -123,13 +140,14 @@ class Topics:
             )
         return chosen
 
-    async def named(self, names: Iterable[str]) -> Mapping[str, TopicDescription]:
+    async def named(self, names: Iterable[str], timeout_ms: int | None = None) -> Mapping[str, TopicDescription]:
         """Those of `names` that exist, subscribed or not, as brokers show them now.
 
         Raises:
-            WireError: no broker answered in time.
+            WireError: no broker answered in time (by default `api_timeout_ms`).
         """
-        return (await self._cluster.metadata(sorted(names))).topics
+        found = await self._cluster.metadata(sorted(names), timeout_ms=timeout_ms, patience_ms=TOPIC_PATIENCE_MS)
+        return found.topics
 
     async def gone(self, names: Iterable[str]) -> frozenset[str]:
         """Those of `names` that brokers do not know. A topic that this user may not see may exist.
@@ -137,7 +155,7 @@ class Topics:
         Raises:
             WireError: no broker answered in time.
         """
-        errors = (await self._cluster.metadata(sorted(names))).errors
+        errors = (await self._cluster.metadata(sorted(names), patience_ms=TOPIC_PATIENCE_MS)).errors
         return frozenset(name for name, code in errors.items() if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 

@@ -48,7 +48,7 @@ ENDS_AT_S: Final[ContextVar[float]] = ContextVar("ENDS_AT_S")
 
 
 class NotKnownYet(BrokerError):
-    """No broker has known a topic so far. The retries log no warning, for the caller's error will name the topic."""
+    """No broker has told of a topic so far. The retries log no warning: the caller's names the topic."""
 
 
 class SharedWork:

@@ -8,8 +8,10 @@ when they ended. A session's own connection comes from `Coordinators.open`.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from random import Random
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -26,6 +28,7 @@ from spark_kgroup.limits import (
     TOPIC_GONE_AFTER_MS,
     TOPIC_NAMES_KNOWN_MS,
     TOPIC_NAMES_MISSED_MS,
+    TOPIC_PATIENCE_MS,
 )
 from spark_kgroup.model import ErrorCode, TopicDescription, TopicPartition
 from spark_kgroup.peer_words import listed
@@ -38,6 +41,7 @@ from spark_kgroup.wire.listing import Errors, Found, OffsetListing
 from spark_kgroup.wire.responses import (
     ClusterMetadata,
     ListedOffset,
+    UnclearTopic,
     has_fewer_partitions,
     has_older_leaders,
     parse_metadata,
@@ -45,9 +49,11 @@ from spark_kgroup.wire.responses import (
     with_known_epochs,
 )
 from spark_kgroup.wire.security.settings import Plaintext, Security
-from spark_kgroup.wire.witnesses import Denials, Witnesses
+from spark_kgroup.wire.witnesses import Denials, UnclearTopics, Witnesses
 
 __all__ = ["Cluster", "ClusterMetadata", "KnownTopics", "ListedOffset", "Logs"]
+
+log = logging.getLogger(__name__)
 
 _NO_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 """The error codes of a broker that knows no such topic."""
@@ -67,36 +73,57 @@ class KnownTopics:
         self._witnesses = witnesses
         self._replaced: dict[UUID | None, None] = {}
         self._denials = Denials()
+        self._unclear = UnclearTopics()
         self._told_by: dict[str, Address] = {}
         """Topic -> the broker whose metadata were the last about it, its leaders included."""
 
-    def hear(self, found: ClusterMetadata, witness: Address, node: int | None, *, named: bool) -> None:
+    def hear(self, found: ClusterMetadata, witness: Address, node: int | None, *, named: bool) -> ClusterMetadata:
         """Remember the metadata of the broker at `witness`, whose id is `node`, if that is known.
 
-        A topic's error that may pass is raised, unless it denies the topic: it leaves open whether the topic exists. If
-        topics were not `named`, only LEADER_NOT_AVAILABLE is raised: one topic must not keep all the rest waiting.
+        Each topic is taken for itself: an error that may pass, unless it denies the topic, leaves open whether this
+        topic exists, and a broker that knows less of one topic may be right about the others. If topics were not
+        `named`, such errors leave them out, but for LEADER_NOT_AVAILABLE: that topic is being created.
 
-        Raises:
-            BrokerError: the broker does not know a topic's state yet, or knows less than another broker did.
+        Returns:
+            `found` with its unclear topics. A topic of which the broker knows less is in no other part of it.
         """
         waited_for = ErrorCode.may_pass if named else {ErrorCode.LEADER_NOT_AVAILABLE}.__contains__
-        waiting = {t: code for t, code in found.errors.items() if waited_for(code) and code not in _NO_TOPIC}
-        if waiting:
-            code = waiting[min(waiting)]
-            raise BrokerError("Metadata", code, listed(sorted(t for t in waiting if waiting[t] == code)))
-        behind = sorted(
+        errors = {
+            topic: BrokerError("Metadata", code, topic)
+            for topic, code in found.errors.items()
+            if waited_for(code) and code not in _NO_TOPIC
+        }
+        behind = self._behind(found)
+        for topic in behind:
+            message = f"this broker knows less than another did: {topic}"
+            errors[topic] = BrokerError("Metadata", ErrorCode.LEADER_NOT_AVAILABLE, message)
+        found = _without(behind, found)
+        self._believe(found, witness)
+        now_s = time.monotonic()
+        for topic, code in found.errors.items():
+            if topic not in errors:
+                self._denials.add(topic, node if code in _NO_TOPIC else None, now_s)
+        self._unclear.forget({*found.topics, *(t for t, code in found.errors.items() if code in _NO_TOPIC)})
+        for topic in {*errors, *(t for t, code in found.errors.items() if code not in _NO_TOPIC)}:
+            self._unclear.add(topic, now_s)
+        return replace(found, unclear={t: UnclearTopic(error, self._unclear.since_s(t)) for t, error in errors.items()})
+
+    def _behind(self, found: ClusterMetadata) -> set[str]:
+        """The topics of which this broker knows less than another did, and has not heard of a change yet.
+
+        No topic ever loses partitions, no leader's epoch goes back, and no topic id comes back. To believe it would
+        make the leader of a group rebalance twice, or a reader go back to where a log ended at a leader that was cut
+        off, or take a topic for a third one.
+        """
+        return {
             name
             for name, topic in found.topics.items()
             if has_fewer_partitions(topic, known := self.topics.get(name))
             or has_older_leaders(topic, known)
             or topic.topic_id in self._replaced
-        )
-        if behind:
-            # No topic ever loses partitions, no leader's epoch goes back, and no topic id comes back: this broker has
-            # not heard of the change yet. To believe it would make the leader of a group rebalance twice, or a reader
-            # go back to where a log ended at a leader that was cut off, or take a topic for a third one.
-            message = f"this broker knows less than another did: {listed(behind)}"
-            raise BrokerError("Metadata", ErrorCode.LEADER_NOT_AVAILABLE, message)
+        }
+
+    def _believe(self, found: ClusterMetadata, witness: Address) -> None:
         before = {name: self.topics[name].topic_id for name in found.topics.keys() & self.topics.keys()}
         for name, old in before.items():
             if old not in (None, found.topics[name].topic_id):
@@ -108,8 +135,57 @@ class KnownTopics:
         self.leaders.update(found.leaders)
         self._told_by.update(dict.fromkeys([*found.topics, *found.errors], witness))
         self._denials.forget(found.topics.keys())
+
+    def check_unclear(self, found: ClusterMetadata, patience_ms: int | None) -> None:
+        """Raise the error of unclear topics that the others of a look wait for (`Cluster.metadata`)."""
+        waiting = [found.unclear[t].error for t in sorted(found.unclear) if self._is_waited_for(t, patience_ms)]
+        if waiting:
+            code = waiting[0].code
+            kind = BrokerError if patience_ms is None else NotKnownYet
+            raise kind("Metadata", code, listed([str(error.message) for error in waiting if error.code == code]))
+
+    def check_denied(self, found: ClusterMetadata, absent_after_ms: int, patience_ms: int | None) -> None:
+        """The same of topics that are denied, or refused, and do not count as unknown yet."""
+        denied = {
+            topic: code
+            for topic, code in found.errors.items()
+            if topic not in found.unclear
+            and not self.is_gone(topic, code, absent_after_ms)
+            and (code in _NO_TOPIC or self._is_waited_for(topic, patience_ms))
+        }
+        if not denied:
+            return
+        self.doubt(denied)
+        told = patience_ms is not None and not _NO_TOPIC & set(denied.values())
+        kind = BrokerError if self.topics.keys() & denied and not told else NotKnownYet
+        error = kind("Metadata", denied[min(denied)], listed(sorted(denied)))
+        error.retriable = True
+        raise error
+
+    def errors_in(self, found: ClusterMetadata) -> dict[str, WireError]:
+        """The error of each topic in `found`. It is retriable while the topic does not count as unknown."""
+        errors: dict[str, WireError] = {}
         for topic, code in found.errors.items():
-            self._denials.add(topic, node if code in _NO_TOPIC else None, time.monotonic())
+            errors[topic] = BrokerError("Metadata", code, topic)
+            if code not in _NO_TOPIC:  # which is retriable anyway
+                errors[topic].retriable |= not self.is_gone(topic, code, 0)
+        return errors | {topic: unclear.error for topic, unclear in found.unclear.items()}
+
+    def _is_waited_for(self, topic: str, patience_ms: int | None) -> bool:
+        return patience_ms is None or (time.monotonic() - self._unclear.since_s(topic)) * 1000 < patience_ms
+
+    def with_last_seen(self, found: ClusterMetadata) -> ClusterMetadata:
+        """`found`, with each topic of which brokers do not say what it is as they described it last, if they did."""
+        missing = {t for t, code in found.errors.items() if code not in _NO_TOPIC and not self.is_gone(t, code, 0)}
+        missing |= found.unclear.keys()
+        seen = {t: self.topics[t] for t in missing & self.topics.keys() if not self.is_denied(t)}
+        for topic in sorted(missing):
+            if self._unclear.tell(topic):
+                unclear = found.unclear.get(topic)
+                why = unclear.error if unclear else BrokerError("Metadata", found.errors[topic], topic)
+                left = "taken to be as it was" if topic in seen else "left out"
+                log.warning("Topic %r is %s, and the others go on: %s", topic, left, why)
+        return replace(found, topics={**found.topics, **seen})
 
     def is_replaced(self, topic_id: UUID) -> bool:
         """Whether a topic of this id was there, and has another id by now."""
@@ -235,19 +311,21 @@ class Logs:
     ) -> dict[int, dict[TopicPartition, int]]:
         """`wanted` by the node that leads each. For a partition without a leader `errors` gets the reason."""
         lacking = wanted.keys() - self._known.leaders.keys()
-        denied: Mapping[str, int] = {}
+        told: Mapping[str, WireError] = {}
+        unclear: Collection[str] = ()
         if lacking:
             try:
-                denied = (await self._look_up(sorted({tp.topic for tp in lacking}))).errors
+                found = await self._look_up(sorted({tp.topic for tp in lacking}))
+                told, unclear = self._known.errors_in(found), found.unclear
             except WireError as error:
                 errors.update(dict.fromkeys(lacking - self._known.leaders.keys(), error))
                 lacking = set()
         for tp in sorted(lacking - self._known.leaders.keys()):
             absent = tp.topic in self._known.topics and tp.partition >= self._known.topics[tp.topic].partition_count
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if absent else ErrorCode.LEADER_NOT_AVAILABLE
-            no_leader, no_topic = BrokerError("ListOffsets", code, str(tp)), denied.get(tp.topic)
-            errors[tp] = no_leader if no_topic is None else BrokerError("Metadata", no_topic, tp.topic)
-            self._known.doubt([tp.topic])
+            errors[tp] = told.get(tp.topic) or BrokerError("ListOffsets", code, str(tp))
+            if tp.topic not in unclear:  # else the broker that answered is doubted, which may not be that one
+                self._known.doubt([tp.topic])
         grouped: dict[int, dict[TopicPartition, int]] = {}
         for tp, timestamp in wanted.items():
             if tp in self._known.leaders:
@@ -353,7 +431,12 @@ class Cluster:
         await self.brokers.close()
 
     async def metadata(
-        self, topics: Iterable[str] | None, *, timeout_ms: int | None = None, absent_after_ms: int = 0
+        self,
+        topics: Iterable[str] | None,
+        *,
+        timeout_ms: int | None = None,
+        absent_after_ms: int = 0,
+        patience_ms: int | None = None,
     ) -> ClusterMetadata:
         """Fresh metadata of `topics` (None: all), from any broker. Unknown topics are in `errors`.
 
@@ -365,6 +448,9 @@ class Cluster:
             timeout_ms: bound on all of it.
             absent_after_ms: how long one broker alone must deny a topic that no broker has known yet until it counts as
                 unknown.
+            patience_ms: how long a topic may be unclear (`ClusterMetadata.unclear`), or refused that was there before,
+                until the others do not wait for it any more. It is then in `topics` as brokers described it last, if
+                they have, beside its error. None for as long as the call lasts.
 
         Raises:
             ConnectionFailed: no broker can be reached.
@@ -375,14 +461,10 @@ class Cluster:
 
         async def attempt() -> ClusterMetadata:
             found = await self._look_up(wanted)
-            denied = [t for t, code in found.errors.items() if not self._known.is_gone(t, code, absent_after_ms)]
-            if denied and time.monotonic() + RETRY_BACKOFF_MAX_MS / 1000 < ends_at_s:
-                self._known.doubt(denied)
-                kind = BrokerError if self._known.topics.keys() & denied else NotKnownYet
-                error = kind("Metadata", found.errors[min(denied)], listed(sorted(denied)))
-                error.retriable = True
-                raise error
-            return found
+            self._known.check_unclear(found, patience_ms)
+            if time.monotonic() + RETRY_BACKOFF_MAX_MS / 1000 < ends_at_s:
+                self._known.check_denied(found, absent_after_ms, patience_ms)
+            return found if patience_ms is None else self._known.with_last_seen(found)
 
         return await self.brokers.retries.run(attempt, timeout_ms)
 
@@ -408,8 +490,8 @@ class Cluster:
 
     async def _ask_for_names(self, topics: tuple[str, ...], timeout_ms: int) -> _Names:
         asked_at_s = time.monotonic()
-        described = (await self.metadata(topics, timeout_ms=timeout_ms)).topics.values()
-        found = _Names({t.topic_id: t.name for t in described if t.topic_id is not None}, asked_at_s)
+        metadata = await self.metadata(topics, timeout_ms=timeout_ms, patience_ms=TOPIC_PATIENCE_MS)
+        found = _Names({t.topic_id: t.name for t in metadata.topics.values() if t.topic_id is not None}, asked_at_s)
         self._names = {topics: found}
         return found
 
@@ -422,13 +504,23 @@ class Cluster:
         found = await asyncio.to_thread(parse_metadata, response) if large else parse_metadata(response)
         nodes = found.brokers or self.brokers.nodes
         node = next((node for node, address in nodes.items() if address == witness), None)
-        try:
-            self._known.hear(found, witness, node, named=topics is not None)
-        except BrokerError:
+        found = self._known.hear(found, witness, node, named=topics is not None)
+        if found.unclear:
             self.brokers.witnesses.doubt(witness)
-            raise
-        self.brokers.nodes = nodes
+        knows_less = bool(found.unclear.keys() - found.errors.keys())
+        self.brokers.nodes = {**nodes, **self.brokers.nodes} if knows_less else nodes
         return found
+
+
+def _without(behind: Set[str], found: ClusterMetadata) -> ClusterMetadata:
+    """`found` without the topics of which the broker that answered is `behind`."""
+    if not behind:
+        return found
+    return replace(
+        found,
+        topics={name: topic for name, topic in found.topics.items() if name not in behind},
+        leaders={tp: leader for tp, leader in found.leaders.items() if tp.topic not in behind},
+    )
 
 
 def _unknown(error: BrokerError) -> UnknownTopic:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kio.schema.offset_fetch.v8.response import OffsetFetchResponseGroup
 from kio.schema.offset_fetch.v9.response import OffsetFetchResponseGroup as OffsetFetchResponseGroupV9
@@ -28,6 +28,13 @@ from spark_kgroup.wire.messages import Response
 T = TypeVar("T")
 
 
+class UnclearTopic(NamedTuple):
+    """Why it is unclear what a topic is, and since when, by `time.monotonic`."""
+
+    error: BrokerError
+    since_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterMetadata:
     """One Metadata response.
@@ -38,6 +45,8 @@ class ClusterMetadata:
         errors: topic -> error code of those asked for that have one.
         leaders: partition -> node id of one of `brokers`. A partition is absent while it has no leader.
         internal: names among `topics` that belong to the brokers themselves, such as __consumer_offsets.
+        unclear: topics of which the answer does not say what they are: an error that may pass, or a broker that knows
+            less than another did.
     """
 
     brokers: Mapping[int, Address]
@@ -45,6 +54,7 @@ class ClusterMetadata:
     errors: Mapping[str, int]
     leaders: Mapping[TopicPartition, int]
     internal: frozenset[str] = frozenset()
+    unclear: Mapping[str, UnclearTopic] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
-from spark_kgroup.limits import TOPIC_GONE_AFTER_MS, WITNESS_MAX_AGE_MS
+from spark_kgroup.limits import API_TIMEOUT_MS, TOPIC_GONE_AFTER_MS, WITNESS_MAX_AGE_MS
 from spark_kgroup.wire.address import Address
 
 
@@ -101,3 +101,39 @@ class Denials:
         """These topics are gone, as their leaders say, until they are seen."""
         for topic in topics:
             self._denials.setdefault(topic, _Denial(0, 0)).believed = True
+
+
+class UnclearTopics:
+    """Topics of which brokers' last answers do not say what they are, and since when.
+
+    Unlike a denial, such an answer says nothing of whether the topic exists.
+    """
+
+    def __init__(self) -> None:
+        self._since_s: dict[str, float] = {}
+        self._last_s: dict[str, float] = {}
+        self._told: set[str] = set()
+
+    def add(self, topic: str, now_s: float) -> None:
+        """An answer does not say what this topic is."""
+        if now_s - self._last_s.get(topic, now_s) > API_TIMEOUT_MS / 1000:
+            self.forget([topic])  # it may have been well all the while
+        self._since_s.setdefault(topic, now_s)
+        self._last_s[topic] = now_s
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """An answer says what these are, or that they are not there."""
+        for topic in topics:
+            self._since_s.pop(topic, None)
+            self._last_s.pop(topic, None)
+            self._told.discard(topic)
+
+    def since_s(self, topic: str) -> float:
+        """Since when a topic that was added is unclear."""
+        return self._since_s[topic]
+
+    def tell(self, topic: str) -> bool:
+        """Whether a person has not been told yet that this topic is unclear: now is the time."""
+        new = topic not in self._told
+        self._told.add(topic)
+        return new

@@ -42,7 +42,7 @@ class Coordinator:
     async def open(self, _group: str, **_: Address | None) -> Connection:
         return await Connection.open(self.broker.address, client_id="test")
 
-    async def metadata(self, _topics: Sequence[str]) -> ClusterMetadata:
+    async def metadata(self, _topics: Sequence[str], **_: int) -> ClusterMetadata:
         return ClusterMetadata(brokers={}, topics={"t": TOPIC}, leaders={}, errors={})
 
     def count(self, kind: type[Any], group: str) -> int:

@@ -51,6 +51,7 @@ class BrokerWorld:
         leaders: partition -> node id.
         epochs: partition -> its leader's epoch, -1 for a partition with none here.
         ends: partition -> end offset. A partition with none here is answered UNKNOWN_TOPIC_OR_PARTITION.
+        texts: partition -> the text beside its committed offset, "" for a partition with none here.
         unstable: partitions whose committed offset is in a transaction that is not ended.
         session_timeout: the group's own, under the consumer protocol.
         group_type: of the only group. DescribeGroups calls the group "Dead" unless it is classic.
@@ -70,6 +71,7 @@ class BrokerWorld:
     ends: dict[TopicPartition, int] = field(default_factory=lambda: {A0: 10, A1: 11, B0: 12})
     coordinator: int = 0
     committed: dict[TopicPartition, int] = field(default_factory=dict)
+    texts: dict[TopicPartition, str] = field(default_factory=dict)
     unstable: set[TopicPartition] = field(default_factory=set)
     first: dict[str, list[Any]] = field(default_factory=dict)
     topic_id: UUID = TOPIC_ID
@@ -200,11 +202,9 @@ class BrokerWorld:
     def on_OffsetCommit(self, node: int, request: Any, error: KioErrorCode) -> Any:
         error = self.group_error(node, error)
         if not error:
-            self.committed |= {
-                TopicPartition(t.name, p.partition_index): p.committed_offset
-                for t in request.topics
-                for p in t.partitions
-            }
+            commits = {TopicPartition(t.name, p.partition_index): p for t in request.topics for p in t.partitions}
+            self.committed |= {tp: p.committed_offset for tp, p in commits.items()}
+            self.texts |= {tp: p.committed_metadata or "" for tp, p in commits.items()}
         topics = tuple(
             OffsetCommitResponseTopic(
                 name=t.name,
@@ -254,7 +254,7 @@ class BrokerWorld:
                     OffsetFetchResponsePartitions(
                         partition_index=i32(i),
                         committed_offset=i64(self.committed.get(TopicPartition(name, i), -1)),
-                        metadata="",
+                        metadata=self.texts.get(TopicPartition(name, i), ""),
                         error_code=unstable if of_each or TopicPartition(name, i) in self.unstable else no_error,
                     )
                     for i in indexes

@@ -1,22 +1,28 @@
 """Sessions of members under test, and a coordinator's answers to them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.schema.join_group.v9.response import JoinGroupResponseMember
 from kio.static.primitive import i32
 
 from harness.fake_broker import NO_THROTTLE
+from harness.fake_cluster import BrokerWorld, in_a_world
 from spark_kgroup.assignors import assignor
 from spark_kgroup.member.config import MemberConfig
 from spark_kgroup.model import TopicPartition
+from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.session import Observer, Session
+from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.views import GroupView
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.consumer_protocol import encode_assignment
+
+C = TypeVar("C")
 
 
 def joined(
@@ -103,3 +109,28 @@ async def running(*sessions: Session) -> AsyncIterator[None]:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
+
+
+def in_a_group(
+    coordinator_of: Callable[[BrokerWorld], C], rests: Callable[[GroupView], bool], **settings: Any
+) -> Callable[[Callable[[C, Group], Awaitable[None]]], Callable[[], None]]:
+    """Run a scenario with a coordinator and a group of one seat, which reads topic a, from when `rests` holds."""
+
+    def wrap(scenario: Callable[[C, Group], Awaitable[None]]) -> Callable[[], None]:
+        @in_a_world()
+        async def run(world: BrokerWorld) -> None:
+            coordinator, bootstrap = coordinator_of(world), (world.brokers[0].address,)
+            group = Group(
+                GroupSettings(bootstrap=bootstrap, group="g", topics=("a",), instance_ids=("seat-0",), **settings)
+            )
+            await group.start()
+            try:
+                assert rests(await group.wait_until(rests, 10_000))
+                await scenario(coordinator, group)
+            finally:
+                await group.close()
+
+        run.__name__, run.__doc__ = scenario.__name__, scenario.__doc__
+        return run
+
+    return wrap

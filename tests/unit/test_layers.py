@@ -29,7 +29,7 @@ ROOMS = {
     "wire": BASE | {"threads", "rights"},
     "runtime": BASE
     | {"clock", "tasks", "rights", "uncollected", "threads", "assignors", "member", "wire", "topic_pattern"},
-    "membership": BASE | {"assignors", "member", "wire", "runtime"},
+    "membership": BASE | {"clock", "seat_note", "assignors", "member", "wire", "runtime"},
     "testing": BASE | {"threads"},
     "admin": BASE | {"uncollected", "assignors", "member", "wire", "runtime", "testing", "seat_note", "topic_pattern"},
 }

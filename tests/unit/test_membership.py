@@ -1,16 +1,25 @@
-"""Arguments of `Group.connect` and `GroupSettings` that cannot be meant are refused with a sentence."""
+"""`Group.connect`: arguments that cannot be meant, and topics that are deleted and created again."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
+from uuid import UUID
 
 import pytest
-from harness.fake_broker import on_a_loop
+from harness.fake_broker import NO_THROTTLE, on_a_loop
+from harness.fake_cluster import A0, A1, BrokerWorld, in_a_world
+from harness.sessions import joined, synced
+from kio.schema.errors import ErrorCode as KioErrorCode
 
-from spark_kgroup import Group, GroupSettings, ProtocolSettings
+from spark_kgroup import Assigned, Group, GroupSettings, Lost, ProtocolSettings, Revoked, TopicPartition, membership
 from spark_kgroup.errors import OptionError
+from spark_kgroup.model import ErrorCode
+from spark_kgroup.seat_note import Author, is_of_topic
+from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import parse_bootstrap
 
+OTHER_ID = UUID(int=0xABCDEF << 100)
 GIVEN: Mapping[str, Any] = {"bootstrap": "b:9092", "group": "g", "topics": ["t"], "instance_ids": ["a"]}
 
 
@@ -72,3 +81,123 @@ def test_settings_of_a_wrong_type_are_refused(wrong: Mapping[str, Any], sentence
 def test_a_text_for_the_assignors_is_refused() -> None:
     with pytest.raises(OptionError, match=re.escape("`assignors` is 'range': give a tuple, such as ('range',).")):
         ProtocolSettings(assignors="range")  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------ topics that are created again
+
+
+class Coordinator:
+    """Assigns `share` to the only seat, and asks it to join again as often as `rebalances` says."""
+
+    def __init__(self, world: BrokerWorld) -> None:
+        self.share: list[TopicPartition] = [A0, A1]
+        self.rebalances = 0
+        self.generation = 0
+        answers: Any = world  # which has no answers of its own to these
+        answers.on_JoinGroup = self.on_join
+        answers.on_SyncGroup = lambda *_: synced(self.share)
+        answers.on_Heartbeat = self.on_heartbeat
+
+    def on_join(self, *_: Any) -> Any:
+        self.generation += 1
+        return joined(leader="leader", generation=self.generation)
+
+    def on_heartbeat(self, *_: Any) -> Any:
+        code = ErrorCode.NONE
+        if self.rebalances:
+            self.rebalances, code = self.rebalances - 1, ErrorCode.REBALANCE_IN_PROGRESS
+        return messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=KioErrorCode(code))
+
+
+@pytest.fixture(autouse=True)
+def _looks_at_topics_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "TOPIC_IDS_MAX_AGE_MS", -1)
+
+
+@asynccontextmanager
+async def connected(world: BrokerWorld) -> AsyncIterator[Group]:
+    """A program that was told that it has both partitions of the topic."""
+    async with Group.connect(
+        str(world.brokers[0].address), group="g", topics=["a"], instance_ids=["seat-0"], session_timeout_ms=6_000
+    ) as group:
+        assert await anext(group.events()) == Assigned(instance_id="seat-0", partitions=frozenset({A0, A1}))
+        yield group
+
+
+@in_a_world()
+async def test_a_committed_offset_counts_for_the_topic_that_its_commit_names(world: BrokerWorld) -> None:
+    Coordinator(world)
+    async with connected(world) as group:
+        assert await group.commit({A0: 7, A1: 8}) == {A0, A1}
+        assert await group.committed([A0, A1]) == {A0: 7, A1: 8}
+        assert is_of_topic(world.texts[A0], str(world.topic_id))
+        assert Author.of(world.texts[A0]) is None, "to the data source it is another client's"
+        world.topic_id = OTHER_ID
+        assert await group.committed([A0, A1]) == {}
+        world.texts[A0] = ""  # another client's, which names no topic id
+        assert await group.committed([A0, A1]) == {A0: 7}
+
+
+@in_a_world()
+async def test_a_position_in_a_topic_that_was_created_again_is_not_committed(world: BrokerWorld) -> None:
+    Coordinator(world)
+    async with connected(world) as group:
+        events = group.events()
+        await group.commit({A0: 7})
+        world.topic_id = OTHER_ID
+        assert await group.commit({A0: 9}) == frozenset()
+        assert group.owned == {"seat-0": {A0, A1}}
+        lost = await anext(events)
+        assert lost == Lost(instance_id="seat-0", partitions=frozenset({A0, A1}), reason="deleted and created again: a")
+        assert await group.commit({A0: 9}) == frozenset(), "the program was not told yet that it goes on"
+        assert world.committed == {A0: 7}
+        assert await anext(events) == Assigned(instance_id="seat-0", partitions=frozenset({A0, A1}))
+        assert await group.committed([A0, A1]) == {}
+        assert await group.commit({A0: 3}) == {A0}
+        assert await group.committed([A0, A1]) == {A0: 3}
+
+
+@in_a_world()
+async def test_a_program_that_waits_for_events_hears_at_once_that_a_topic_was_created_again(world: BrokerWorld) -> None:
+    Coordinator(world)
+    async with connected(world) as group:
+        world.topic_id = OTHER_ID
+        topics, changed = await group._seats.topics.named(["a"]), group._seats._seats.changed
+        changed.clear()
+        group._hear_of_topics(topics)
+        assert changed.is_set()
+        assert isinstance(await anext(group.events()), Lost)
+
+
+@in_a_world()
+async def test_what_is_to_be_released_of_a_topic_that_was_created_again_is_released_without_a_commit(
+    world: BrokerWorld,
+) -> None:
+    coordinator = Coordinator(world)
+    async with connected(world) as group:
+        events = group.events()
+        coordinator.share, coordinator.rebalances = [A0], 1
+        assert await anext(events) == Revoked(instance_id="seat-0", partitions=frozenset({A1}))
+        world.topic_id = OTHER_ID
+        assert await group.commit({A1: 9}) == frozenset()
+        group.release({A1})
+        assert await anext(events) == Lost(
+            instance_id="seat-0", partitions=frozenset({A0}), reason="deleted and created again: a"
+        )
+        assert await anext(events) == Assigned(instance_id="seat-0", partitions=frozenset({A0}))
+        assert group.owned == {"seat-0": {A0}}
+        assert world.committed == {}
+
+
+def test_a_commit_does_not_wait_for_brokers_that_tell_no_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "COMMIT_TIMEOUT_MS", 100)
+
+    @in_a_world()
+    async def scenario(world: BrokerWorld) -> None:
+        Coordinator(world)
+        async with connected(world) as group:
+            world.first["Metadata"] = [ErrorCode.UNKNOWN_SERVER_ERROR] * 99
+            assert await group.commit({A0: 7}) == {A0}
+            assert is_of_topic(world.texts[A0], str(world.topic_id))
+
+    scenario()

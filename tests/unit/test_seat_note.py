@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kgroup.seat_note import Author, SeatNote, is_of_topic
+from spark_kgroup.seat_note import Author, SeatNote, is_of_topic, topic_mark
 
 WALL_MS = st.integers(0, 2**45)
 PREFIXES = st.text(min_size=1, max_size=249, alphabet="abc-_.0")
@@ -86,6 +86,13 @@ def test_marks_and_notes_say_of_which_topic_their_offset_is(author: Author, note
         assert Author.of(text) == Author.of(author.encode() if text == author.encode(UUID) else note.encode())
     for text in (author.encode(), note.encode(), "by hand", ""):
         assert is_of_topic(text, UUID) is None
+
+
+def test_a_mark_of_a_topic_names_its_id_and_no_author() -> None:
+    assert is_of_topic(topic_mark(UUID), UUID) is True
+    assert Author.of(topic_mark(UUID)) is None
+    assert SeatNote.decode(topic_mark(UUID)) is None
+    assert topic_mark("") == "", "a cluster without topic ids"
 
 
 @given(PREFIXES)

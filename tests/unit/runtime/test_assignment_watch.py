@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from harness.fake_broker import NO_THROTTLE, until
 from harness.fake_cluster import A0, A1, B0, BrokerWorld, in_a_world
-from harness.sessions import joined, synced
+from harness.sessions import in_a_group, joined, synced
 from kio.schema.errors import ErrorCode as KioErrorCode
 
 from spark_kgroup.model import Subscription, TopicPartition
@@ -85,34 +85,13 @@ def followed(
 ) -> Callable[[Scenario], Callable[[], None]]:
     """Run a scenario with a seat that was asked back, has been looked after, and has joined no further generation."""
 
-    def wrap(scenario: Scenario) -> Callable[[], None]:
-        @in_a_world()
-        async def run(world: BrokerWorld) -> None:
-            coordinator = Coordinator(world, assignors[0])
-            group = Group(
-                GroupSettings(
-                    bootstrap=(world.brokers[0].address,),
-                    group="g",
-                    topics=("a",),
-                    instance_ids=("seat-0",),
-                    client=client,
-                    protocol=ProtocolSettings(assignors=assignors, heartbeat_interval_ms=20),
-                    work=work,
-                )
-            )
-            await group.start()
-            try:
-                view = await group.wait_until(lambda view: view.settled and not view.look_due, 10_000)
-                assert view.settled
-                assert not view.look_due
-                await scenario(coordinator, group)
-            finally:
-                await group.close()
-
-        run.__name__, run.__doc__ = scenario.__name__, scenario.__doc__
-        return run
-
-    return wrap
+    return in_a_group(
+        lambda world: Coordinator(world, assignors[0]),
+        lambda view: view.settled and not view.look_due,
+        client=client,
+        protocol=ProtocolSettings(assignors=assignors, heartbeat_interval_ms=20),
+        work=work,
+    )
 
 
 @in_a_world()

@@ -15,9 +15,10 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.static.primitive import i32, i32Timedelta
 
 from spark_kgroup.errors import GroupRejected
+from spark_kgroup.member.config import PreviouslyOwned
 from spark_kgroup.model import CONSUMER, ErrorCode
 from spark_kgroup.runtime.group import Group
-from spark_kgroup.runtime.settings import GroupSettings, ProtocolSettings
+from spark_kgroup.runtime.settings import GroupSettings, OngoingWork, ProtocolSettings
 from spark_kgroup.topic_pattern import TopicPattern
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.messages import OffsetFetchRequest
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
 NEWEST, OLDEST = messages.ConsumerGroupHeartbeatRequest, messages.ConsumerGroupHeartbeatRequestV0
 KEY = int(NEWEST.__api_key__)
+DESCRIBE_KEY = int(messages.ConsumerGroupDescribeResponse.__api_key__)
 
 
 class Coordinator:
@@ -75,7 +77,11 @@ def names_of(group: Group) -> tuple[str, ...]:
 
 
 @asynccontextmanager
-async def seated(world: BrokerWorld, pattern: TopicPattern | None = None) -> AsyncIterator[Group]:
+async def seated(
+    world: BrokerWorld,
+    pattern: TopicPattern | None = None,
+    work: OngoingWork = OngoingWork(),  # noqa: B008 - frozen
+) -> AsyncIterator[Group]:
     settings = GroupSettings(
         bootstrap=(world.brokers[0].address,),
         group="g",
@@ -83,6 +89,7 @@ async def seated(world: BrokerWorld, pattern: TopicPattern | None = None) -> Asy
         pattern=pattern,
         instance_ids=("seat-0",),
         protocol=ProtocolSettings(name=CONSUMER, server_assignor="range", rebalance_timeout_ms=60_000),
+        work=work,
     )
     group = Group(settings)
     await group.start()
@@ -116,6 +123,25 @@ def test_a_seat_owns_what_it_is_assigned_in_whichever_version_the_broker_speaks(
         assert coordinator.asked[-1].member_epoch == -2, "a static seat that closes is released"
 
     scenario()
+
+
+@in_a_world(ranges={**RANGES, DESCRIBE_KEY: (0, 0)})
+async def test_a_seat_that_was_removed_and_is_added_again_joins_as_a_member_of_its_own(world: BrokerWorld) -> None:
+    """1. A seat resumes as an earlier process's member. 2. It leaves. 3. It comes back: that member is gone."""
+    world.group_type = CONSUMER  # its member m has A0, and no member has A1
+    coordinator = Coordinator(world)
+    coordinator.assignment, coordinator.epoch = (0,), 4
+    owned = PreviouslyOwned(partitions=frozenset({A0, A1}), generation=4, member_id="m")
+    async with seated(world, work=OngoingWork(previously_owned={"seat-0": owned})) as group:
+        await until(lambda: coordinator.asked)
+        assert (coordinator.asked[0].member_id, coordinator.asked[0].member_epoch) == ("m", 4)
+        await group.remove_seats(["seat-0"], "scale down")
+        before = len(coordinator.asked)
+        await group.add_seats(["seat-0"])
+        await until(lambda: len(coordinator.asked) > before)
+        again = coordinator.asked[before]
+        assert (again.instance_id, again.member_epoch) == ("seat-0", 0)
+        assert again.member_id != "m"
 
 
 def test_a_cluster_that_does_not_speak_the_protocol_is_one_clear_error() -> None:

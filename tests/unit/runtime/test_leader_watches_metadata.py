@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 from harness.fake_broker import NO_THROTTLE, until
-from harness.fake_cluster import A0, B0, BrokerWorld, in_a_world
-from harness.sessions import joined
+from harness.fake_cluster import A0, B0, BrokerWorld
+from harness.sessions import in_a_group, joined
 from kio.schema.errors import ErrorCode as KioErrorCode
 
 from spark_kgroup.member import contract
 from spark_kgroup.model import ErrorCode, Subscription, TopicPartition
+from spark_kgroup.runtime import metadata_watch as watch_module
+from spark_kgroup.runtime import session as session_module
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.session import Session
-from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, ProtocolSettings
+from spark_kgroup.runtime.settings import ClientSettings, ProtocolSettings
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.consumer_protocol import decode_assignment, encode_subscription
 from spark_kgroup.wire.messages import HeartbeatRequest
@@ -79,35 +81,20 @@ class Coordinator:
         return messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=KioErrorCode(code))
 
 
+def leading(world: BrokerWorld) -> Coordinator:
+    world.leaders = {A0: 0, B0: 0}
+    return Coordinator(world)
+
+
 def led(client: ClientSettings = OFTEN) -> Callable[[Scenario], Callable[[], None]]:
     """Run a scenario with a group that is settled, and whose one seat leads it."""
 
-    def wrap(scenario: Scenario) -> Callable[[], None]:
-        @in_a_world()
-        async def run(world: BrokerWorld) -> None:
-            world.leaders = {A0: 0, B0: 0}
-            coordinator = Coordinator(world)
-            group = Group(
-                GroupSettings(
-                    bootstrap=(world.brokers[0].address,),
-                    group="g",
-                    topics=("a",),
-                    instance_ids=("seat-0",),
-                    client=client,
-                    protocol=ProtocolSettings(heartbeat_interval_ms=20),
-                )
-            )
-            await group.start()
-            try:
-                await group.wait_until(lambda view: view.settled, 10_000)
-                await scenario(coordinator, group)
-            finally:
-                await group.close()
-
-        run.__name__, run.__doc__ = scenario.__name__, scenario.__doc__
-        return run
-
-    return wrap
+    return in_a_group(
+        leading,
+        lambda view: view.settled,
+        client=client,
+        protocol=ProtocolSettings(heartbeat_interval_ms=20),
+    )
 
 
 async def joined_again(coordinator: Coordinator, times: int) -> None:
@@ -254,3 +241,35 @@ async def test_a_member_whose_subscription_nobody_can_read_gets_nothing_and_the_
         await joined_again(coordinator, generation)
         view = await group.wait_until(lambda view: view.settled, 10_000)
         assert view.seats[0].owned_since.keys() == {A0}
+
+
+def test_a_topic_of_which_brokers_do_not_say_what_it_is_holds_up_neither_rebalances_nor_looks(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(session_module, "TOPIC_PATIENCE_MS", 100)
+    monkeypatch.setattr(watch_module, "TOPIC_PATIENCE_MS", 100)
+    unclear_0 = TopicPartition("unclear", 0)
+
+    @led()
+    async def scenario(coordinator: Coordinator, group: Group) -> None:
+        world = coordinator.world
+        topic, code = world.topic, KioErrorCode.leader_not_available
+        world.topic = lambda name, error: topic(name, code if name == "unclear" else error)  # type: ignore[method-assign]
+        coordinator.others, coordinator.claims = ("unclear",), frozenset({unclear_0})
+        coordinator.rebalances = True
+        await joined_again(coordinator, 2)
+        await group.wait_until(lambda view: view.settled, 10_000)
+        assert world.described["other"][2] == (unclear_0,)
+        world.leaders[TopicPartition("a", 1)] = 0
+        await group.wait_until(lambda view: len(view.seats[0].owned_since) == 2, 10_000)
+        assert coordinator.reasons[2:] == ["partition count changed (a: 1 -> 2)"]
+        assert world.described["other"][2] == (unclear_0,)
+        (warning,) = [record.getMessage() for record in caplog.records if "the others go on" in record.getMessage()]
+        assert "Topic 'unclear' is left out" in warning
+        assert "LEADER_NOT_AVAILABLE: unclear" in warning
+        world.topic = topic  # type: ignore[method-assign]
+        world.leaders |= {unclear_0: 0, TopicPartition("unclear", 1): 0}
+        await until(lambda: len(world.described["other"][2]) == 2)
+        assert coordinator.reasons[3:] == ["partition count changed (unclear: 0 -> 2)"]
+
+    scenario()

@@ -237,12 +237,12 @@ async def test_metadata_that_arrives_after_its_generation_is_over_is_no_snapshot
     machine.state, machine.identity = State.ASSIGNING, machine.identity.__class__(instance_id="s", generation=1)
     asked = cluster.metadata
 
-    async def meanwhile(topics: Any) -> Any:
-        found = await asked(topics)
+    async def meanwhile(topics: Any, **more: Any) -> Any:
+        found = await asked(topics, **more)
         machine.identity = machine.identity.__class__(instance_id="s", generation=2)
         return found
 
-    cluster.metadata = meanwhile  # type: ignore[method-assign, assignment]
+    cluster.metadata = meanwhile  # type: ignore[method-assign]
     member = GroupMember(member_id="m", instance_id="s", subscription=Subscription(topics=("a",)))
     try:
         await session._compute_assignment(

@@ -8,6 +8,7 @@ from harness.fake_driver import Driver
 from harness.fake_group import FakeGroup
 
 from pyspark_kgroup.driver.boundary.boundary import Boundary
+from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS, LEADER_PATIENCE_MS
 from pyspark_kgroup.options.offset_bound import parse_starting_offsets
 from spark_kgroup.errors import KgroupError
@@ -93,7 +94,7 @@ def test_a_later_run_has_committed(world: World, lines: Callable[[str], list[str
     driver.drain()
     leftover = Driver(group, parse_starting_offsets("latest"))
     us = Author(app="seat", run=1, process="leftover")
-    leftover.boundary = Boundary(group, leftover.options, us, bounded=False)
+    leftover.boundary = Boundary(BoundaryContext.of(group, leftover.options, us), bounded=False)
     leftover.ask()
     (warning,) = lines("startingOffsets=latest is ignored for t-0, t-1, ")
     assert f" and {PARTITIONS - NAMES_LISTED_MAX} more: " in warning
