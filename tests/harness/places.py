@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import py4j
-import pyspark
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -15,7 +13,7 @@ from pyspark.sql.types import StructType
 def place(*_: Any) -> str:
     """Of the process that calls this, as JSON: where PySpark and Py4J lie, and Spark's archives on its path."""
     archives = [entry for entry in sys.path if entry.endswith((".jar", "pyspark.zip", "-src.zip"))]
-    packages = {package.__name__: str(Path(package.__file__ or "").parent) for package in (pyspark, py4j)}
+    packages = {name: str(Path(sys.modules[name].__file__ or "").parent) for name in ("pyspark", "py4j")}
     return json.dumps({**packages, "archives": archives, "prefix": sys.prefix})
 
 

@@ -196,7 +196,8 @@ def test_a_user_s_installation_has_the_script_where_its_python_is_the_one_on_pat
 
 def install(wheel: Path, python: Path, *options: str, **environment: str) -> None:
     """Install the wheel for a Python that needs no pip of its own."""
-    command = [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", *options, wheel]
+    pip = [sys.executable, "-m", "pip", "--python", str(python)]
+    command = [*pip, "install", "--no-deps", "--no-index", *options, str(wheel)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, **environment})
 
 

@@ -96,8 +96,8 @@ def environment(tmp_path: Path) -> Environment:
 def test_the_archives_of_a_pyspark_that_is_installed_leave_the_path(
     environment: Environment, shell: str, before: str, after: str
 ) -> None:
-    command = [shell, *(["sh"] if shell == "busybox" else []), environment.script, "-m", "pyspark.daemon", "a  b", ""]
-    said, python, *arguments = run(command, before)
+    applet = ["sh"] if shell == "busybox" else []
+    said, python, *arguments = run([shell, *applet, environment.script, "-m", "pyspark.daemon", "a  b", ""], before)
     assert said == after
     assert python == f"{environment.bin}/python3.12"
     assert arguments == ["-m", "pyspark.daemon", "a  b", ""]

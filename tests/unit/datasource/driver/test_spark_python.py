@@ -1,7 +1,7 @@
 """A program is told which Python to choose, and when Spark would start another Python than its own."""
 
 import sys
-from importlib.metadata import Distribution
+from importlib.metadata import Distribution, PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -113,7 +113,7 @@ def test_a_package_that_is_on_the_path_without_being_installed_has_no_script(mon
     """`addArtifacts`, `--py-files`: there is no RECORD of an installer."""
 
     def none(name: str) -> Distribution:
-        raise spark_python.PackageNotFoundError(name)
+        raise PackageNotFoundError(name)
 
     monkeypatch.setattr(spark_python, "files", none)
     assert pyspark_kgroup.python() == sys.executable
