@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import re
 import struct
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any, cast
+from unittest.mock import patch
 
 import crc32c
 from harness.decoder import built_decoder
@@ -33,6 +33,7 @@ from fuzz.fetch_mutations import Mutator
 from fuzz.frames import varint
 from fuzz.targets import Wrong
 from pyspark_kgroup.executor.native import fetch_messages as messages
+from pyspark_kgroup.executor.native import fetcher as fetcher_module
 from pyspark_kgroup.executor.native.broker_connection import Broker, BrokerConnection
 from pyspark_kgroup.executor.native.connection_security import ConnectionSecurity
 from pyspark_kgroup.executor.native.decode import Decoder, FallbackToLibrdkafka
@@ -48,8 +49,8 @@ SETTINGS = {committed: FetchSettings.of({"isolation.level": f"read_{committed}"}
 WHOLE = 0.1
 """How many answers are not mutated: these must be read to their last row."""
 
-PAUSE_S_MAX = 0.2
-"""The longest real sleep: a pause before a broker is asked again, but not as long as a mutated throttle time."""
+TICK_S = 0.001
+"""What the clock turns beyond a pause, so that rounding leaves none of the pause over."""
 
 FOREVER = 2**63 - 1
 
@@ -73,6 +74,16 @@ class Fetches:
         return _Case(Random(f"{self._seed} {number}"), self._logs, self._written, self._library).run()
 
 
+class _Clock:
+    """The fetcher's `time`, which only a pause turns: a slow machine would group requests otherwise."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
 class _Case:
     """A fetcher that gets up to two whole answers, and then one that is mutated, mostly."""
 
@@ -90,8 +101,14 @@ class _Case:
         self._mutates = False
         self._draft = AnswerDraft(self._version, 0, [])
         self._moved = False
+        self._clock = _Clock()
 
     def run(self) -> str:
+        """The outcome, which is the same on any machine. Raises as `Fetches.take`."""
+        with patch.object(fetcher_module, "time", self._clock):
+            return self._outcome()
+
+    def _outcome(self) -> str:
         rng = self._rng
         settings = SETTINGS["committed" if self._committed else "un"]
         fetcher = _Unconnected(settings, self._connection)
@@ -178,9 +195,7 @@ class _Case:
         while not fetcher.connections():  # all has to pause
             wait_s = fetcher.wait_s()
             assert wait_s is not None, "something is left to ask for, always"
-            if wait_s > PAUSE_S_MAX:
-                return 0
-            time.sleep(wait_s)
+            self._clock.now_s += wait_s + TICK_S
             fetcher.ask()
         connection = self._rng.choice(fetcher.connections())
         goes_on = self._rng.random() < 0.5

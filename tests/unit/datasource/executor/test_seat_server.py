@@ -268,7 +268,7 @@ class Refusing:
 
     def nothing(self, *_: object) -> None: ...
 
-    begin = end = settle = go_on = take = nothing
+    begin = end = flush = prefetch = take = nothing
 
 
 def test_a_server_that_cannot_go_on_ends_though_its_worker_has_gone_just_then() -> None:
