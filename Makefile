@@ -33,7 +33,7 @@ PIP_ARGS   := $(QUIET) $(HASHED) --build-constraint $(VERSIONS)
 # pip itself comes from its own lines there: the pip that Python brings does not know --no-require-hashes.
 PIP_LINES  := sed -n '/^pip==/,/[^\\]$$/p' $(VERSIONS)
 NATIVE     := datasource/pyspark_kgroup/executor/native/records.c hatch_build.py
-SOURCES    := $(shell find spark_kgroup datasource -name '*.py' -o -name '*.pins' -o -name 'py.typed') $(NATIVE)
+SOURCES    := $(shell find spark_kgroup datasource -name '*.py' -o -name 'kgroup-python' -o -name '*.pins' -o -name 'py.typed') $(NATIVE)
 
 .PHONY: help setup lint docs format test test-unit simulate test-wheel fuzz mutants test-kafka interop test-spark \
   test-consumer-protocol test-versions test-all test-fallback test-fallback-reads test-fallback-queries chaos soak bench bench-assign bench-seats bench-sessions bench-scale bench-tasks wheel native-hashes release lock demo clean
@@ -218,7 +218,6 @@ $(SPARK_VENV)/.ready: pyproject.toml $(VERSIONS)
 	$(PYTHON) -m venv $(SPARK_VENV)
 	$(PIP_LINES) | $(SPARK_VENV)/bin/python -m pip install $(QUIET) --requirement /dev/stdin
 	$(SPARK_VENV)/bin/pip install $(PIP_ARGS) $(OF_SPARK) 'pyspark[connect]==$(SPARK)' --group spark-tests
-	cd tests && PYTHONPATH=.:programs ../$(SPARK_VENV)/bin/python -P -m harness.compiled_archives
 	@touch $@
 
 $(SPARK_VENV)/.installed: $(SPARK_VENV)/.ready $(WHEEL_DIR)/.built

@@ -13,7 +13,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +35,8 @@ from pyspark.sql.streaming import StreamingQuery
 from rich import box
 from rich.table import Table
 from terminal import Meter, Problem, as_program, console, ctrl_c_waits, step
+
+import pyspark_kgroup
 
 PARTITIONS = 8
 ALL_ROWS = 336_776
@@ -306,7 +307,7 @@ def spark_session(folder: Path, master: str = "local[2]") -> Iterator[SparkSessi
     if theirs is not None or os.environ.keys() & {"PYSPARK_GATEWAY_PORT", "SPARK_REMOTE"}:
         yield theirs or SparkSession.builder.getOrCreate()
         return
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", pyspark_kgroup.python())
     conf = SparkConf().setMaster(master).setAppName("flights")
     conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
     conf.set("spark.sql.shuffle.partitions", "2").set("spark.ui.enabled", "false")

@@ -8,8 +8,10 @@ import sys
 
 from pyspark.sql import SparkSession
 
+import pyspark_kgroup
+
 broker, topic, checkpoint = sys.argv[1:]
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # where spark-kgroup is installed
+os.environ.setdefault("PYSPARK_PYTHON", pyspark_kgroup.python())  # where spark-kgroup is installed
 spark = SparkSession.builder.getOrCreate()
 records = (
     spark.readStream.format("kgroup")

@@ -104,9 +104,10 @@ def register(spark: SparkSession) -> None:
     """Make `format("kgroup")` known where Spark does not find `pyspark_*` packages by itself.
 
     Harmless where Spark knows it already. Needed when the package is not importable by Spark's planner process, for
-    example when it came with `addArtifacts`. Warns if Spark starts another Python than the one that runs this.
+    example when it came with `addArtifacts`. Warns if Spark starts another Python than the one that runs this. It
+    chooses none: a session keeps the PYSPARK_PYTHON that it started with, and the executors may have other paths.
     """
-    from pyspark_kgroup.driver.startup.spark_python import other_python  # in the user's own process only
+    from pyspark_kgroup.driver.startup.spark_python import other_python, python  # in the user's own process only
 
     other = other_python(os.environ, sys.prefix)
     if other is not None and not spark.conf.get("spark.pyspark.python", None):
@@ -115,7 +116,7 @@ def register(spark: SparkSession) -> None:
             "the environment, or set PYSPARK_PYTHON=%s before the session starts.",
             other,
             sys.executable,
-            sys.executable,
+            python(),
         )
     try:
         spark.dataSource.register(DefaultSource)

@@ -2,18 +2,19 @@
 
 `KGROUP_KAFKA_VERSION` in the environment names its release, such as 3.7.2 (`kafka_release`).
 
-pytest imports this in each of its runs, so it imports only pytest until a fixture is asked for.
+pytest imports this in each of its runs, so it imports hardly more than pytest until a fixture is asked for.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from spark_kgroup.testing.spark_python import spark_python
 
 if TYPE_CHECKING:
     from spark_kgroup.testing.apache_kafka import ApacheKafka
@@ -27,7 +28,7 @@ def pytest_configure() -> None:
 
     Set before any fixture: Spark's session may be an earlier one's than Kafka.
     """
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", spark_python())
 
 
 def _uncaptured(config: pytest.Config) -> AbstractContextManager[None]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -19,6 +18,7 @@ from typing import Final, Self
 
 from spark_kgroup.errors import EnvironmentProblem
 from spark_kgroup.testing.java import find_java
+from spark_kgroup.testing.spark_python import spark_python
 from spark_kgroup.testing.watchdog import ProcessGuard
 
 _MASTER_HOST: Final = "127.0.0.1"
@@ -58,7 +58,7 @@ def spark_environment(folder: Path, conf: Path) -> dict[str, str]:
         "SPARK_CONF_DIR": str(conf),
         "SPARK_LOCAL_DIRS": str(folder),
         "SPARK_LOCAL_IP": _MASTER_HOST,  # the web pages would be seen from everywhere
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON") or spark_python(),
         "TMPDIR": str(folder),
     }
 

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 import pyarrow.parquet as pq
 
+import pyspark_kgroup
 from harness.processes import WORKERS
 from harness.reader_option import READER
 from harness.waiting import wait_for
@@ -126,10 +127,11 @@ class Application:
         return self
 
     def _environment(self) -> dict[str, str]:
+        python = pyspark_kgroup.python()
         return {
             **os.environ,
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "PYSPARK_PYTHON": python,
+            "PYSPARK_DRIVER_PYTHON": python,
             **stop_environment(self.folder, self.stop_at),
             "KGROUP_CUT_OFF": self._cut_off,
         }

@@ -36,6 +36,11 @@ assert Decoder(found.library, "t", 0, include_headers=True).decode(memoryview(b"
 print(library.__file__)
 """
 
+PYTHON = """
+import sys, pyspark_kgroup
+print(pyspark_kgroup.python(), sys.executable, sep="\\n")
+"""
+
 JARS = """
 import sys
 sys.modules["pyspark"] = None  # it cannot be imported
@@ -158,6 +163,51 @@ def test_the_decoder_of_the_wheel_loads_here(wheel: Path, tmp_path: Path, zipped
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(place))
+
+
+def test_the_wheel_has_one_script_beside_the_command_and_it_is_executable(wheel: Path) -> None:
+    with ZipFile(wheel) as archive:
+        (script,) = [info for info in archive.infolist() if "/scripts/" in info.filename]
+        assert script.filename == "spark_kgroup-0.1.0.data/scripts/kgroup-python"
+        assert script.external_attr >> 16 & 0o777 == 0o755
+        assert archive.read(script) == (ROOT / "datasource" / "kgroup-python").read_bytes()
+
+
+def test_an_environment_with_the_wheel_has_the_script_as_the_python_to_choose(wheel: Path, tmp_path: Path) -> None:
+    environment = tmp_path / "an environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
+    python = environment / "bin" / "python"
+    install(wheel, python)
+    assert asked_for_a_python(python) == [str(environment / "bin" / "kgroup-python"), str(python)]
+    link = tmp_path / "current"
+    link.symlink_to(environment)
+    assert asked_for_a_python(link / "bin" / "python")[0] == str(link / "bin" / "kgroup-python")
+
+
+def test_a_user_s_installation_has_the_script_where_its_python_is_the_one_on_path(wheel: Path, tmp_path: Path) -> None:
+    base = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
+    home = {"PYTHONUSERBASE": str(tmp_path)}
+    install(wheel, base, "--user", "--break-system-packages", **home)
+    at_hand = {**home, "PATH": f"{base.parent}:{os.defpath}"}
+    assert asked_for_a_python(base, **at_hand)[0] == str(tmp_path / "bin" / "kgroup-python")
+    missing, itself = asked_for_a_python(base, **home, PATH="/nowhere")
+    assert missing == itself
+
+
+def install(wheel: Path, python: Path, *options: str, **environment: str) -> None:
+    """Install the wheel for a Python that needs no pip of its own."""
+    pip = [sys.executable, "-m", "pip", "--python", str(python)]
+    command = [*pip, "install", "--no-deps", "--no-index", *options, str(wheel)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, **environment})
+
+
+def asked_for_a_python(python: Path, **environment: str) -> list[str]:
+    """What `pyspark_kgroup.python()` returns there, and that Python's own name."""
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [python, "-P", "-c", PYTHON], env=clean | environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.splitlines()
 
 
 def test_a_wheel_from_the_sdist_on_a_machine_without_a_compiler_is_the_same_to_the_byte(

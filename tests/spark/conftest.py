@@ -1,7 +1,6 @@
 """Spark in local mode, with the wheel installed: the sources are not on this environment's path."""
 
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +31,7 @@ def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 @pytest.fixture(scope="session")
 def spark(class_archive: None) -> Iterator[SparkSession]:
     os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])  # harness.tokens, which a test names as tokenCallback
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = pyspark_kgroup.python()
     os.environ["PYTHONSAFEPATH"] = "1"  # Spark starts `python -m`, which would import the sources from our directory
     session = (
         SparkSession.builder.master("local[2]")

@@ -11,7 +11,7 @@ from harness.kafka import produce
 from harness.stream import Collected, await_rows, options, start
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_kgroup import register
+from pyspark_kgroup import python, register
 from spark_kgroup.testing import ApacheKafka
 
 NewTopic = Callable[[int], str]
@@ -164,4 +164,4 @@ def test_register_warns_of_an_environment_that_was_not_activated(
     monkeypatch.setenv("PATH", str(tmp_path))
     register(spark)
     assert f"Spark starts {tmp_path / 'python3'}" in caplog.text
-    assert f"PYSPARK_PYTHON={sys.executable}" in caplog.text
+    assert f"PYSPARK_PYTHON={python()}" in caplog.text

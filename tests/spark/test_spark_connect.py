@@ -14,6 +14,7 @@ from harness.kafka import contents, produce
 from harness.stream import options
 from harness.waiting import wait_for
 
+import pyspark_kgroup
 from spark_kgroup.testing import ApacheKafka
 
 APPLICATION = """
@@ -50,7 +51,7 @@ class Connected:
             stderr=self._errors,
             text=True,
             start_new_session=True,
-            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONSAFEPATH": "1", "SPARK_TESTING": "1"},
+            env={**os.environ, "PYSPARK_PYTHON": pyspark_kgroup.python(), "PYTHONSAFEPATH": "1", "SPARK_TESTING": "1"},
         )
 
     def __enter__(self) -> "Connected":

@@ -24,6 +24,7 @@ import typer
 from harness.measuring import Problem, heed_only_the_first_stop, problems_told
 from rich.console import Console
 
+import pyspark_kgroup
 from bench.cpu import Cpu, cpu_seconds
 from bench.driver import TRIGGER
 from bench.results import CEILING, SOURCES, TITLES, Drained, Followed, summed
@@ -55,6 +56,8 @@ EXAMPLES = """Examples:
     make bench BENCH="--only small --only lz4 --source kafka --source native --repetitions 9"
 
     make bench >measured.txt
+
+    PYSPARK_PYTHON=$PWD/.venv-spark-4.3.0/bin/python make bench
 """
 
 console = Console(highlight=False, stderr=True, soft_wrap=True)
@@ -233,6 +236,7 @@ def main(
     wanted = only or list(What)
     shapes = [shape for shape in (QUICK_SHAPES if quick else SHAPES) if shape.name in wanted]
     warm_up_s, measured_s = (1.0, 2.0) if quick else (5.0, 20.0)
+    os.environ.setdefault("PYSPARK_PYTHON", pyspark_kgroup.python())
     on_machine = machine(CONNECTOR[0].revision)
     heed_only_the_first_stop()
     with problems_told(console), ExitStack() as things:

@@ -31,7 +31,7 @@ READ_TIMEOUT_S = 120
 
 def session(folder: Path, jars: list[str]) -> SparkSession:
     """The same settings for every source."""
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = os.environ["PYSPARK_PYTHON"]
     builder = SparkSession.builder.master(f"local[{CORES}]").appName("bench")
     settings = {
         "spark.ui.enabled": "false",

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import confluent_kafka
 
+import pyspark_kgroup
 from bench.cpu import Cpu
 from bench.results import BUILT_IN, CEILING, SOURCES, TITLES, Drained, Followed, median_cpu, median_of
 from bench.workload import Shape
@@ -31,12 +32,13 @@ def machine(built_in: str) -> str:
     Args:
         built_in: the version of Spark's built-in source.
     """
+    python = os.environ.get("PYSPARK_PYTHON") or pyspark_kgroup.python()
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return (
         f"{os.cpu_count()} cores ({_processor()}), {memory_gib:.0f} GiB, {platform.system()} {platform.release()}, "
         f"load average {os.getloadavg()[0]:.1f} at the start; Spark {version('pyspark')}, built-in source {built_in}, "
         f"Kafka broker {kafka_version()}, librdkafka {confluent_kafka.libversion()[0]}, PyArrow {version('pyarrow')}, "
-        f"Python {platform.python_version()}, Java {find_java().version}"
+        f"Python {platform.python_version()} ({Path(python).name}), Java {find_java().version}"
     )
 
 

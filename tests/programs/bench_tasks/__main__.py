@@ -21,6 +21,7 @@ from harness.measuring import heed_only_the_first_stop, problems_told
 from pyspark.sql import SparkSession
 from rich.console import Console
 
+import pyspark_kgroup
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.testing.kafka_jars import fetch_jars
 
@@ -66,7 +67,7 @@ def drain(spark: SparkSession, source: str, read: dict[str, str], row_ms: float,
 
 def measure(rows: int, partitions: int, cores: int, row_ms: float, repetitions: int) -> dict[str, list[float]]:
     """How long each source took in each repetition, in s."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = pyspark_kgroup.python()
     os.environ["PYTHONSAFEPATH"] = "1"
     jars = fetch_jars(CONNECTOR, "spark-sql-kafka-4.2.0")
     with tempfile.TemporaryDirectory() as temporary, ApacheKafka() as kafka:

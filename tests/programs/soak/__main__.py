@@ -24,6 +24,7 @@ from harness.stream import options, start, wait_running
 from harness.trickle import Trickle
 from pyspark.sql import DataFrame, SparkSession
 
+import pyspark_kgroup
 from spark_kgroup.testing import ApacheKafka
 
 MOMENTS = 20
@@ -139,7 +140,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batches", type=int, default=10_000)
     batches = parser.parse_args().batches
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = pyspark_kgroup.python()
     os.environ["PYTHONSAFEPATH"] = "1"  # the soak is of the wheel
     with tempfile.TemporaryDirectory() as folder, ApacheKafka() as kafka:
         spark = (

@@ -1,9 +1,11 @@
 """The bench's figures from its measurements, compared with figures that are easy to see."""
 
 import os
+import platform
 import subprocess
 import sys
 
+import pytest
 from bench.ceiling import ready_batch
 from bench.cpu import Cpu, cpu_seconds
 from bench.results import Drained, Followed, median_cpu, median_of, summed
@@ -134,6 +136,11 @@ def test_the_machine_s_facts() -> None:
     assert f"{os.cpu_count()} cores" in line
     for peer in ("load average", "Spark 4", "built-in source 4.2.0", "Kafka broker", "librdkafka", "PyArrow", "Java"):
         assert peer in line
+
+
+def test_the_facts_name_the_python_that_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "/env/bin/kgroup-python")
+    assert f"Python {platform.python_version()} (kgroup-python)" in machine("4.2.0")
 
 
 def test_cpu_time_of_a_process_counts_its_children_that_live_and_that_ended() -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from spark_kgroup.testing.spark_python import spark_python
+
 CONFTEST = """
 import sys
 from spark_kgroup.testing.apache_kafka import ApacheKafka
@@ -33,7 +35,7 @@ def test_progress_of_a_start_is_shown_while_tests_wait_for_it(tmp_path: Path, op
 @pytest.mark.parametrize("chosen", [None, "/another/python"])
 def test_a_spark_of_an_earlier_test_without_kafka_runs_the_tests_own_python(tmp_path: Path, chosen: str | None) -> None:
     (tmp_path / "test_mine.py").write_text(
-        f"import os\ndef test_spark(): assert os.environ['PYSPARK_PYTHON'] == {chosen or sys.executable!r}"
+        f"import os\ndef test_spark(): assert os.environ['PYSPARK_PYTHON'] == {chosen or spark_python()!r}"
     )
     environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
     environment |= {"PYSPARK_PYTHON": chosen} if chosen else {}

@@ -1,10 +1,12 @@
-"""A program is told when Spark would start another Python than its own."""
+"""A program is told which Python to choose, and when Spark would start another Python than its own."""
 
 import sys
+from importlib.metadata import Distribution, PackageNotFoundError
 from pathlib import Path
 
 import pytest
 
+import pyspark_kgroup
 from pyspark_kgroup.driver.startup import spark_python
 from pyspark_kgroup.driver.startup.spark_python import other_python
 
@@ -71,3 +73,47 @@ def test_a_python_that_was_chosen_is_accepted(tmp_path: Path, name: str) -> None
 def test_a_path_without_any_python_is_named_as_such(tmp_path: Path) -> None:
     assert other_python({"PATH": str(tmp_path)}, "/env") == "no python3 on PATH"
     assert other_python({}, "/env") == "no python3 on PATH"
+
+
+# ------------------------------------------------------------------------------------ which one to choose
+
+
+def installed(folder: Path, script: str | None, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The path of `kgroup-python` in an installation of the package that is first on the path of this process."""
+    information = folder / "lib" / "python3.11" / "site-packages" / "spark_kgroup-9.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text("Metadata-Version: 2.4\nName: spark-kgroup\nVersion: 9\n")
+    record = "" if script is None else "../../../bin/kgroup-python,,\n"
+    (information / "RECORD").write_text(f"{record}spark_kgroup-9.dist-info/METADATA,,\n")
+    made = folder / "bin" / "kgroup-python"
+    if script is not None:
+        made.parent.mkdir()
+        made.write_text(f"#!/bin/sh\n{script}\n")
+        made.chmod(0o755)
+    monkeypatch.syspath_prepend(str(information.parent))
+    return made
+
+
+def test_the_script_where_it_was_installed_is_the_python_to_choose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = installed(tmp_path, f'exec {sys.executable} "$@"', monkeypatch)
+    assert pyspark_kgroup.python() == str(made)
+
+
+@pytest.mark.parametrize("does", [None, "exit 127", "echo /another; echo 3.11", f"echo {sys.prefix}; echo 3.9"])
+def test_a_script_that_is_missing_or_is_of_another_python_is_not(
+    tmp_path: Path, does: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(tmp_path, does, monkeypatch)
+    assert pyspark_kgroup.python() == sys.executable
+
+
+def test_a_package_that_is_on_the_path_without_being_installed_has_no_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`addArtifacts`, `--py-files`: there is no RECORD of an installer."""
+
+    def none(name: str) -> Distribution:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(spark_python, "files", none)
+    assert pyspark_kgroup.python() == sys.executable
