@@ -75,7 +75,8 @@ about 10,000 partitions take 0.1 s to decode. A response object never changes, s
 again."""
 
 _HINTS: Final = {
-    0: " before it answered anything: does this listener expect TLS or SASL (`security.protocol`)?",
+    0: " before it answered anything: does this listener expect TLS or SASL (`security.protocol`), or does the broker "
+    "allow fewer connections (`max.connections`, `max.connections.per.ip`)?",
     1: " at the first request: does this listener expect SASL (`security.protocol`)?",
 }
 """Number of answers on a connection -> why the broker may have closed it then. The first one is to ApiVersions."""

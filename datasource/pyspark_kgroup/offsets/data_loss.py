@@ -78,7 +78,9 @@ def out_of_log(partition: TopicPartition, position: int, end_offset: int | None,
     if position < log.first_offset:
         why = "retention or DeleteRecords removed what came before"
     else:
-        why = "it was truncated (unclean leader election), or the topic was recreated"
+        why = (
+            "it was truncated (unclean leader election), the topic was recreated, or an offset beyond it was committed"
+        )
     return Loss(partition, position, end_offset, str(log), why, max(0, log.first_offset - position))
 
 

@@ -287,7 +287,7 @@ class TopicLogs:
     def _tell_of_contradiction(positions: Mapping[TopicPartition, int], now: Mapping[TopicPartition, LogRange]) -> None:
         tp = min(positions)
         log.warning(
-            "%s was read up to offset %d, but %s, as no newer leader says: it is asked again for %d s before that "
+            "%s is to be read from offset %d, but %s, as no newer leader says: it is asked again for %d s before that "
             "counts as a truncation.%s",
             tp,
             positions[tp],

@@ -267,11 +267,14 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     parent = Channel(socket.socket(fileno=os.dup(0)))
     parent.trust()
-    parameters = parent.hear(CHANNEL_HANDSHAKE_MS / 1000)
+    try:
+        parameters = parent.hear(CHANNEL_HANDSHAKE_MS / 1000)
+        query = parent.hear(CHANNEL_HANDSHAKE_MS / 1000)
+        _, descriptors, _, _ = socket.recv_fds(parent.socket, 1, 1)
+    except (ChannelEnded, OSError):
+        return  # the worker has died, as after a task that failed: the next one starts another sidecar
     if not isinstance(parameters, SidecarParameters):
         raise ChannelEnded("The worker that started this sidecar sent no parameters.")
-    query = parent.hear(CHANNEL_HANDSHAKE_MS / 1000)
-    _, descriptors, _, _ = socket.recv_fds(parent.socket, 1, 1)
     if not isinstance(query, AddQuery) or not descriptors:
         raise ChannelEnded("The worker that started this sidecar named no query.")
     if os.fork():

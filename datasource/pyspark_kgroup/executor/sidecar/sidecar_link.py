@@ -112,12 +112,18 @@ class RegistryLink:
         self._waiting: dict[object, asyncio.Future[QueryMessage]] = {}
 
     async def hear(self) -> NoReturn:
-        """Take answers until the registry hangs up, which raises ChannelEnded."""
-        while True:
-            number, answer = await self._link.receive_numbered()
-            waiting = self._waiting.pop(number, None) if isinstance(number, int) else None
-            if waiting is not None and not waiting.done():
-                waiting.set_result(answer)
+        """Take answers until the registry hangs up, which raises ChannelEnded here and in each `ask` that waits."""
+        try:
+            while True:
+                number, answer = await self._link.receive_numbered()
+                waiting = self._waiting.pop(number, None) if isinstance(number, int) else None
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(answer)
+        except ChannelEnded as ended:
+            for waiting in self._waiting.values():
+                if not waiting.done():
+                    waiting.set_exception(ChannelEnded(str(ended)))
+            raise
 
     async def ask(self, request: QueryMessage) -> QueryMessage:
         """Ask, and wait for the answer.

@@ -50,7 +50,7 @@ def test_a_loss_says_where_what_was_asked_for_and_what_is_there() -> None:
     )
     assert str(out_of_log(P1, 90, None, LogRange(60, 60))) == (
         "Offsets 90 on of t-1 were still to be read, but the log is empty and ends at 60: "
-        "it was truncated (unclean leader election), or the topic was recreated."
+        "it was truncated (unclean leader election), the topic was recreated, or an offset beyond it was committed."
     )
     assert "t-1 were still to be read, but the partition does not exist any more: " in str(deleted(P1, 10))
     assert "its topic is another one now (id new, was old): it was deleted" in str(recreated(P1, 1, 9, "old", "new"))
@@ -300,7 +300,7 @@ def test_a_log_whose_end_goes_back_for_a_moment_was_not_truncated(
     driver.drain()
     assert driver.rows[P0] == [(0, 100), (100, 107)]
     assert group.committed_now == {P0: 107, P1: 109}
-    warnings = messages(caplog, "t-0 was read up to offset 100, but the log has 0 to 59")
+    warnings = messages(caplog, "t-0 is to be read from offset 100, but the log has 0 to 59")
     assert len(warnings) == 1
     assert "for 10 s before that counts as a truncation" in warnings[0]
 
