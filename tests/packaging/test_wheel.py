@@ -168,7 +168,7 @@ def test_the_decoder_of_the_wheel_loads_here(wheel: Path, tmp_path: Path, zipped
 def test_the_wheel_has_one_script_beside_the_command_and_it_is_executable(wheel: Path) -> None:
     with ZipFile(wheel) as archive:
         (script,) = [info for info in archive.infolist() if "/scripts/" in info.filename]
-        assert script.filename == "spark_kgroup-0.1.0.data/scripts/kgroup-python"
+        assert script.filename == f"{'-'.join(wheel.name.split('-')[:2])}.data/scripts/kgroup-python"
         assert script.external_attr >> 16 & 0o777 == 0o755
         assert archive.read(script) == (ROOT / "datasource" / "kgroup-python").read_bytes()
 

@@ -129,7 +129,8 @@ STARTING_OFFSETS = Option(
     range='committed, earliest, latest, or JSON such as {"flights":{"0":23,"1":-2,"2":-1},"orders":"earliest"} '
     "(-2 earliest, -1 latest)",
     effect="Where a query without a checkpoint starts: at the group's committed offsets (see kafka.auto.offset.reset) "
-    "or where this says. Partitions added later start at earliest.",
+    "or where this says, unless members of other applications are in the group. Partitions added later start at "
+    "earliest. A batch read starts at earliest by default.",
     origin="Spark's startingOffsets, latest",
     read=parse_starting_offsets,
 )

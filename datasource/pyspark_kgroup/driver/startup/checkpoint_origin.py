@@ -16,6 +16,11 @@ from pyspark_kgroup.options.values import join
 
 _FRESH_START = "If you do not want that, give this query its own checkpointLocation."
 
+_SWAPPED = (
+    "If sources of one query have changed places, put them back: each reads the last batch again if that was not "
+    "committed yet."
+)
+
 
 def origin_warnings(checkpoint: Checkpoint, options: SourceOptions) -> Iterator[str]:
     """A warning for each part of `checkpoint` that is not of this query, with its effect. A fresh one has none."""
@@ -29,13 +34,12 @@ def origin_warnings(checkpoint: Checkpoint, options: SourceOptions) -> Iterator[
     if checkpoint.group and checkpoint.group != options.group_id:
         yield (
             f"The checkpoint was written by group {checkpoint.group!r}, but kafka.group.id is {options.group_id!r}. "
-            f"{goes_on} {_FRESH_START}"
+            f"{goes_on} {_SWAPPED} {_FRESH_START}"
         )
     elif checkpoint.app and checkpoint.app != options.instance_id_prefix:
         yield (
             f"The checkpoint was written by a query with instanceIdPrefix={checkpoint.app}, but that of this query is "
-            f"{options.instance_id_prefix}: the option was changed, or sources of one query have changed places. "
-            f"{goes_on} {_FRESH_START}"
+            f"{options.instance_id_prefix}. {goes_on} {_SWAPPED} {_FRESH_START}"
         )
     elif not checkpoint.group and seats and not any(_is_ours(seat, options) for seat in seats):
         yield (
