@@ -35,7 +35,7 @@ class Acknowledgement:
         self._clock = context.clock
         self._missing_since_ms: dict[TopicPartition, int] = {}
 
-    def wait_for_commits(self, boundary: BoundaryState) -> None:
+    def wait_for_commits(self, boundary: BoundaryState) -> BoundaryState:
         """Under AvailableNow commit again until all is acknowledged. Else let partitions wait for the next trigger.
 
         Raises:
@@ -45,14 +45,15 @@ class Acknowledgement:
         while boundary.logs.bounded and (unacknowledged := self._unacknowledged(boundary.view)):
             if self._clock() > deadline_ms:
                 boundary.skip_trigger(self.missing("what was read of", unacknowledged))
-            boundary.view = self._group.wait_until(changed_from(boundary.view), HANDOVER_WAIT_MS)
-            self._commits.commit_durable(boundary)
+            seen = self._group.wait_until(changed_from(boundary.view), HANDOVER_WAIT_MS)
+            boundary = self._commits.commit_durable(boundary.with_view(seen))
             self._ledger.drop_lost(boundary.view)
 
         if unacknowledged := self._unacknowledged(boundary.view):
             self.fail_if_missing_for_long("what was read of", unacknowledged, "These partitions wait for it.")
         else:
             self._missing_since_ms = {}
+        return boundary
 
     def _unacknowledged(self, view: GroupView) -> set[TopicPartition]:
         return {tp for seat in view.seats for tp in self._ledger.uncommitted(seat)}

@@ -71,10 +71,10 @@ class Adoption:
         self._start_offsets = StartOffsets(context, stops)
         self._ignored_commits = IgnoredCommitWarnings(context)
 
-    def adopt_what_arrived(self, boundary: BoundaryState) -> bool:
-        """Adopt partitions that arrived, and return whether there may be a batch.
+    def adopt_what_arrived(self, boundary: BoundaryState) -> BoundaryState | None:
+        """Adopt partitions that arrived. None if there may be no batch yet.
 
-        There is no batch while the group has not acknowledged where a partition starts: until the partition is adopted,
+        There is none while the group has not acknowledged where a partition starts: until the partition is adopted,
         the rules may give it another start at the next trigger.
         """
         deadline_ms = self._clock() + SETTLE_TIMEOUT_MS
@@ -82,12 +82,12 @@ class Adoption:
             what = "where to start with"
             if not boundary.logs.bounded:
                 self._acknowledgement.fail_if_missing_for_long(what, unacknowledged, "There is no batch before that.")
-                return False
+                return None
             if self._clock() > deadline_ms:
                 boundary.skip_trigger(self._acknowledgement.missing(what, unacknowledged))
-            boundary.view = self._group.wait_until(changed_from(boundary.view), HANDOVER_WAIT_MS)
-            self._hand_over.commit_and_give_up(boundary)
-        return True
+            seen = self._group.wait_until(changed_from(boundary.view), HANDOVER_WAIT_MS)
+            boundary = self._hand_over.commit_and_give_up(boundary.with_view(seen))
+        return boundary
 
     def _adopt(self, boundary: BoundaryState) -> frozenset[TopicPartition]:
         """Adopt partitions that arrived, except those whose start the group did not acknowledge, which are returned.

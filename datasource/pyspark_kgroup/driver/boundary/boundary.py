@@ -141,27 +141,26 @@ class Boundary:
         self._see_topics(boundary)
         self.logs.begin_listing(self._ledger.holdings.keys())  # for step 8, while the commits of step 2 are made
         # 2. Commit durable positions, and give up the partitions that the group asks for by now.
-        boundary.view = self._group.view()
-        self._hand_over.commit_and_give_up(boundary)
-        self._scale_down.make_leave(boundary)
+        boundary = self._hand_over.commit_and_give_up(boundary.with_view(self._group.view()))
+        boundary = self._scale_down.make_leave(boundary)
         # 3. Before the first batch of this process, and under AvailableNow: wait until the group is at rest.
-        if not self._settling.wait_for_stable_group(boundary):
+        if (stable := self._settling.wait_for_stable_group(boundary)) is None:
             return start
         # 4. After a static rejoin: find owners for partitions that have none.
-        self._orphans.find_owners(boundary)
+        boundary = self._orphans.find_owners(stable)
         # 5. Adopt partitions that arrived. See topics again first: the leader may have assigned newer ones than step 1.
         self._see_topics(boundary, {tp for seat in boundary.view.seats for tp in seat.owned_since})
         self.stops.begin_boundary(boundary)  # BEFORE a start is committed
-        if not self._adoption.adopt_what_arrived(boundary):
+        if (adopted := self._adoption.adopt_what_arrived(boundary)) is None:
             return start
         # 6. Commit once more, for partitions that go on from the position where an earlier period of theirs stopped.
-        self._commits.commit_durable(boundary)
+        boundary = self._commits.commit_durable(adopted)
         if self.logs.out_of_reach.partitions:
             self.logs.out_of_reach.keep(find_holders(boundary.view))
         self.members = {seat.instance_id: seat.identity.member_id for seat in boundary.view.seats}
         self._ledger.drop_lost(boundary.view)
         # 7. Under AvailableNow wait for acknowledgements. At other times a partition without one adds no records.
-        self._acknowledgement.wait_for_commits(boundary)
+        boundary = self._acknowledgement.wait_for_commits(boundary)
         # 8. List end offsets, apply stops and limit.
         positions = self._batch_end.positions(boundary, limit, at_once=at_once)
         self._ledger.see_unadopted(boundary.view)
@@ -185,8 +184,7 @@ class Boundary:
         except KgroupError:
             self._ledger.drop_gone(self.logs.topics)
             # The query ends: commit for the topics that are still there while our seats are in the group.
-            boundary.view = self._group.view()
-            self._commits.commit_durable(boundary)
+            self._commits.commit_durable(boundary.with_view(self._group.view()))
             raise
         self._ledger.drop_gone(self.logs.topics)
 

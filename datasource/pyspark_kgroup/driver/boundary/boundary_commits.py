@@ -44,12 +44,13 @@ class BoundaryCommits:
         self._ledger = context.ledger
         self._us = context.us
 
-    def commit_durable(self, boundary: BoundaryState) -> None:
+    def commit_durable(self, boundary: BoundaryState) -> BoundaryState:
         """Commit durable positions. After a refusal the view is taken anew, since a membership may be over."""
         wanted = [SeatCommit(seat=s, positions=self._ledger.uncommitted(s)) for s in boundary.view.seats]
         acknowledged = self.commit(wanted)
         if any(each.positions.keys() - acknowledged for each in wanted):
-            boundary.view = self._group.view()
+            boundary = boundary.with_view(self._group.view())
+        return boundary
 
     def commit(self, commits: Sequence[SeatCommit]) -> frozenset[TopicPartition]:
         """Commit for partitions in the ledger, and return those whose commit was acknowledged."""

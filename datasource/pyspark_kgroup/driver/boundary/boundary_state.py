@@ -2,15 +2,15 @@
 
 Runs on: driver.
 
-`start` is the same from the first step to the last. The view is replaced: each step leaves the view in which its work
-is done, so that no step acts on a membership that an earlier step has seen end.
+`start` is the same from the first step to the last. A step that waits for the group, or commits, returns the state with
+the view that it saw last, so that the next step does not act on a membership that has ended.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark_kgroup.driver.boundary.topic_logs import TopicLogs
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
@@ -21,7 +21,7 @@ from spark_kgroup.runtime.views import GroupView
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BoundaryState:
     """The state of one boundary.
 
@@ -39,6 +39,10 @@ class BoundaryState:
     def topics(self) -> Mapping[str, TopicDescription]:
         """The subscribed topics that exist, as last seen."""
         return self.logs.topics
+
+    def with_view(self, view: GroupView) -> BoundaryState:
+        """The state after the seats were seen again."""
+        return replace(self, view=view)
 
     def skip_trigger(self, why: str) -> None:
         """Warn that the next trigger tries again. Under AvailableNow raise, since there is no next trigger.

@@ -34,15 +34,16 @@ class HandOver:
         self._ledger = context.ledger
         self._commits = BoundaryCommits(context)
 
-    def commit_and_give_up(self, boundary: BoundaryState) -> None:
+    def commit_and_give_up(self, boundary: BoundaryState) -> BoundaryState:
         """Commit durable positions, then give up requested partitions, up to `_ROUNDS` times while the group asks."""
         for _ in range(_ROUNDS):
             self._ledger.drop_lost(boundary.view)
-            self._commits.commit_durable(boundary)
+            boundary = self._commits.commit_durable(boundary)
             if not asks(boundary.view) or not (given_up := self._give_up(boundary)):
                 break
-            boundary.view = self._group.wait_until(_after(given_up), HANDOVER_WAIT_MS)
+            boundary = boundary.with_view(self._group.wait_until(_after(given_up), HANDOVER_WAIT_MS))
         self._ledger.drop_lost(boundary.view)
+        return boundary
 
     def _give_up(self, boundary: BoundaryState) -> Ownership:
         """Give up each requested partition whose position the group has, or that another application took over.

@@ -28,31 +28,32 @@ class Orphans:
         self._commits = BoundaryCommits(context)
         self._hand_over = hand_over
 
-    def find_owners(self, boundary: BoundaryState) -> None:
+    def find_owners(self, boundary: BoundaryState) -> BoundaryState:
         """After a static rejoin, make the group rebalance if its assignment does not fit any more.
 
         1. A sync revokes P from a seat. 2. The seat dies before it rejoins. 3. Its static rejoin is answered with the
         group's old assignment, without P. 4. Our checkpoint alone knows how far P was read.
         """
         if boundary.view.look_due and boundary.view.settled:
-            boundary.view = self._group.wait_until(lambda v: not (v.look_due and v.settled), LOOK_WAIT_MS)
+            seen = self._group.wait_until(lambda v: not (v.look_due and v.settled), LOOK_WAIT_MS)
+            boundary = boundary.with_view(seen)
         held = boundary.view.held
         if held is None:
-            return
+            return boundary
         log.warning("the group rebalances: %s", held.reason)
         if self._commits.commit_remembered(boundary, [SeatShare(boundary.view.seats[0], held.without_owner)]):
-            return  # the rebalance stays held back
-        self._rebalance(boundary, held.reason)
+            return boundary  # the rebalance stays held back
+        return self._rebalance(boundary, held.reason)
 
     def is_something_left(self, view: GroupView) -> bool:
         """Whether the next boundary has to wait for the runtime's look, or to rebalance."""
         return view.held is not None or (view.look_due and view.settled)
 
-    def _rebalance(self, boundary: BoundaryState, reason: str) -> None:
+    def _rebalance(self, boundary: BoundaryState, reason: str) -> BoundaryState:
         """Make the group rebalance, and give up the partitions that it then asks for."""
         self._group.force_rebalance(reason)
         generation = boundary.view.seats[0].identity.generation
-        boundary.view = self._group.wait_until(
+        seen = self._group.wait_until(
             lambda view: view.settled and view.seats[0].identity.generation != generation, HANDOVER_WAIT_MS
         )
-        self._hand_over.commit_and_give_up(boundary)
+        return self._hand_over.commit_and_give_up(boundary.with_view(seen))

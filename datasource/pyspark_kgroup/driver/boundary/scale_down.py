@@ -30,14 +30,15 @@ class ScaleDown:
         self._ledger = context.ledger
         self.leaving: frozenset[str] = frozenset()
 
-    def make_leave(self, boundary: BoundaryState) -> None:
+    def make_leave(self, boundary: BoundaryState) -> BoundaryState:
         """Make `leaving` leave, all at once, if the group is at rest and has their positions, else at a later look."""
         leaving = [seat for seat in boundary.view.seats if seat.instance_id in self.leaving]
         if not leaving or not boundary.view.settled or any(map(self._ledger.uncommitted, leaving)):
-            return
+            return boundary
         names = sorted(seat.instance_id for seat in leaving)
         log.info("executors run fewer tasks at once than there are seats: %s leave", join(names))
         self._group.remove_seats(names, "executors run fewer tasks at once")
         self.leaving = frozenset()
-        boundary.view = self._group.view()
+        boundary = boundary.with_view(self._group.view())
         self._ledger.drop_lost(boundary.view)
+        return boundary

@@ -41,8 +41,8 @@ class Settling:
         self._former_seats = former_seats
         self.settled_once = False
 
-    def wait_for_stable_group(self, boundary: BoundaryState) -> bool:
-        """Wait for the group to rest, if this boundary needs it, and return whether there may be a batch.
+    def wait_for_stable_group(self, boundary: BoundaryState) -> BoundaryState | None:
+        """Wait for the group to rest, if this boundary needs it. None if there may be no batch yet.
 
         A fresh query has no batch before that: explicit `startingOffsets` are decided once, for all partitions.
         """
@@ -50,21 +50,22 @@ class Settling:
             left = self._options.subscription.beyond(boundary.start.topics)
             self._ledger.topics_gone = self._group.topics_gone(left) if left else frozenset()
         elif not boundary.logs.frozen or self._former_seats.group_rests(boundary.view):
-            return True
-        self._wait_for_rest(boundary)
-        return not boundary.start.fresh or self._former_seats.group_rests(boundary.view)
+            return boundary
+        boundary = self._wait_for_rest(boundary)
+        return boundary if not boundary.start.fresh or self._former_seats.group_rests(boundary.view) else None
 
-    def _wait_for_rest(self, boundary: BoundaryState) -> None:
+    def _wait_for_rest(self, boundary: BoundaryState) -> BoundaryState:
         """Wait until every seat is in the group and at rest, and no seat of an earlier run is left."""
         deadline_ms = self._clock() + SETTLE_TIMEOUT_MS
         while not (done := self._rests(boundary)) and (left_ms := deadline_ms - self._clock()) > 0:
             # Partitions that could not be given up, or seats that could not leave, are tried again a while later.
             moved_on = self._moved_on_from(boundary.view)
-            boundary.view = self._group.wait_until(moved_on, min(left_ms, HANDOVER_WAIT_MS))
-            self._hand_over.commit_and_give_up(boundary)
+            seen = self._group.wait_until(moved_on, min(left_ms, HANDOVER_WAIT_MS))
+            boundary = self._hand_over.commit_and_give_up(boundary.with_view(seen))
         self.settled_once = self.settled_once or done
         if not done:
             boundary.skip_trigger(self._unsettled(boundary.view))
+        return boundary
 
     def _rests(self, boundary: BoundaryState) -> bool:
         if self.settled_once:

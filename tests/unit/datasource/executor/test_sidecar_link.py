@@ -37,7 +37,9 @@ def test_a_sidecar_whose_worker_dies_while_it_starts_ends_without_a_word() -> No
     ours, theirs = socket.socketpair()
     with ours, theirs:
         command = [sys.executable, "-m", "pyspark_kgroup.executor.sidecar.sidecar"]
-        starting = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        starting = subprocess.Popen(
+            command, stdin=theirs.fileno(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         ours.close()
         theirs.close()
         said, _ = starting.communicate(timeout=120)
