@@ -217,7 +217,8 @@ class _OwnedPeriod:
     """One ownership period as the batches show it.
 
     Attributes:
-        wall_planned_at_s: when the last batch was planned in which it was owned.
+        wall_planned_at_s: when the last batch was planned that reads of it. A batch that reads nothing of it carries
+            the entry on, though the seat may have lost it.
     """
 
     period: Period
@@ -251,9 +252,9 @@ def _periods(batches: Sequence[Batch]) -> Iterator[_OwnedPeriod]:
                     wall_began_at_s=wall_before_s,
                     last_read=_unacknowledged(before.get(tp), owned.period),
                 )
-            open_periods[tp].wall_planned_at_s = batch.wall_planned_at_s
         for span in batch.spans:
             open_periods[span.partition].last_read = span
+            open_periods[span.partition].wall_planned_at_s = batch.wall_planned_at_s
         wall_before_s = batch.wall_planned_at_s
     yield from open_periods.values()
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from confluent_kafka import ElectionType
+from confluent_kafka import TopicPartition as Elected
 from confluent_kafka.admin import AdminClient
 from history.facts import Lasting
 
@@ -78,7 +80,12 @@ def roles(server: str, group: str, topics: Sequence[str]) -> Roles:
 
 
 def leave_on(fault: Fault, cluster: Cluster, group: str, topics: Sequence[str], watch: Callable[[], None]) -> Lasting:
-    """Begin `fault`, watch for as long as `watch` takes, and return what should have gone on. `end` heals it."""
+    """Begin `fault`, watch for as long as `watch` takes, and return what should have gone on. `end` heals it.
+
+    Preferred leaders are elected first, so that each broker leads some partitions. The cluster may move a leader to the
+    broker while the fault lasts: a partition is spared only if neither its first nor its last leader is out of reach.
+    """
+    _elect_preferred(cluster, topics)
     now = roles(cluster.server, group, topics)
     nodes = cluster.node_ids
     node = now.without(nodes)
@@ -89,18 +96,26 @@ def leave_on(fault: Fault, cluster: Cluster, group: str, topics: Sequence[str], 
         cluster.links.fail(BREAKS[fault](node, next(n for n in nodes if n != node), nodes))
     watch()
     gone = {node} if fault in UNREACHABLE else set()
+    later = roles(cluster.server, group, topics).leaders if gone else now.leaders
+    lost = {tp for tp, leader in now.leaders.items() if gone & {leader, later[tp]}}
     return Lasting(
         fault=f"{fault.value} (node {node})",
         words=[
             *(f"broker {node}", f"node {node}", *cluster.addresses(node)),
-            *(f"{tp.topic}-{tp.partition}" for tp, leader in now.leaders.items() if leader in gone),
+            *(f"{tp.topic}-{tp.partition}" for tp in sorted(lost)),
         ],
-        spared=[list(tp) for tp, leader in sorted(now.leaders.items()) if leader not in gone],
+        spared=[list(tp) for tp in sorted(now.leaders.keys() - lost)],
         goes_on_s=GOES_ON_S,
         named_s=named_s(fault),
         wall_at_s=began,
         until_s=time.time(),
     )
+
+
+def _elect_preferred(cluster: Cluster, topics: Sequence[str]) -> None:
+    described = cluster.kafka.admin.list_topics(timeout=10).topics
+    every = [Elected(topic, partition) for topic in topics for partition in described[topic].partitions]
+    cluster.kafka.admin.elect_leaders(ElectionType.PREFERRED, every).result(30)
 
 
 def end(cluster: Cluster) -> None:

@@ -3,6 +3,7 @@
 import json
 import struct
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,17 @@ def test_a_seat_that_was_removed_exposes_its_last_batch_unless_it_had_handed_it_
     removed = Expulsion(seat="main-0", wall_from_s=10.0, wall_to_s=10.0)
     evidence = ApplicationEvidence(name="main", batches=[first, second], rows=[], expulsions=[removed])
     assert evidence.exposed([]) == exposed
+
+
+def test_a_batch_that_only_carries_a_partition_on_does_not_show_that_its_seat_still_had_it() -> None:
+    """The seat is removed after the first batch, and the second one reads nothing of its partition."""
+    first = Batch(number=0, start=EMPTY, end=position(8), wall_planned_at_s=1.0)
+    carried = Batch(number=1, start=first.end, end=position(8), wall_planned_at_s=60.0)
+    lost = replace(position(8), owned={}, lost={TP: 8})
+    last = Batch(number=2, start=carried.end, end=lost, wall_planned_at_s=70.0)
+    removed = Expulsion(seat="main-0", wall_from_s=10.0, wall_to_s=10.0)
+    evidence = ApplicationEvidence(name="main", batches=[first, carried, last], rows=[], expulsions=[removed])
+    assert evidence.exposed([]) == [Span(TP, 0, 8)]
 
 
 @pytest.mark.parametrize(
