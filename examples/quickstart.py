@@ -21,6 +21,5 @@ records = (
     .option("startingOffsets", "earliest")
     .load()
 )
-texts = records.selectExpr("partition", "offset", "CAST(value AS STRING)")
-query = texts.writeStream.format("console").option("checkpointLocation", checkpoint)
-query.trigger(availableNow=True).start().awaitTermination()
+query = records.selectExpr("partition", "offset", "CAST(value AS STRING)").writeStream.format("console")
+query.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
