@@ -270,8 +270,10 @@ def main() -> None:
     try:
         parameters = parent.hear(CHANNEL_HANDSHAKE_MS / 1000)
         query = parent.hear(CHANNEL_HANDSHAKE_MS / 1000)
-        _, descriptors, _, _ = socket.recv_fds(parent.socket, 1, 1)
+        byte, descriptors, _, _ = socket.recv_fds(parent.socket, 1, 1)
     except (ChannelEnded, OSError):
+        byte = b""
+    if not byte:
         return  # the worker has died, as after a task that failed: the next one starts another sidecar
     if not isinstance(parameters, SidecarParameters):
         raise ChannelEnded("The worker that started this sidecar sent no parameters.")

@@ -133,8 +133,8 @@ class RegistryLink:
         """
         number = next(self._ids)
         self._waiting[number] = asyncio.get_running_loop().create_future()
-        await self._link.send(request, number)
         try:
+            await self._link.send(request, number)
             async with asyncio.timeout(SIDECAR_SILENCE_MS / 1000):
                 return await self._waiting[number]
         except TimeoutError:
