@@ -88,7 +88,7 @@ class Group:
         self._revoked: dict[str | None, frozenset[TopicPartition]] = {}
         self._topic_ids: dict[str, str] = {}
         """Topic -> its id, as brokers told it last."""
-        self._read_of: dict[TopicPartition, str] = {}
+        self._read_of: dict[tuple[str | None, TopicPartition], str] = {}
         """Partition -> the id that its topic had when the program took `Assigned`."""
         self._topics_seen_at_ms = 0
 
@@ -207,14 +207,17 @@ class Group:
             BrokerError: this user may not commit.
             KgroupError: a seat has ended for good.
         """
+        told = self._told()  # while this waits, a partition may be lost and assigned anew: the position is of before
         await self._see_topics()
         confirmed: frozenset[TopicPartition] = frozenset()
         for seat in self._seats.view().seats:
+            now = self._told()
             own = {
                 partition: at
                 for partition, at in positions.items()
-                if partition in seat.owned_since
-                and self._read_of.get(partition) == self._topic_ids.get(partition.topic, "")
+                if (key := (seat.instance_id, partition)) in now
+                and now[key] == told.get(key)
+                and self._read_of[key] == self._topic_ids.get(partition.topic, "")
             }
             if own:
                 confirmed |= await self._seats.commits.commit(seat.identity, own, dict(self._topic_ids))
@@ -250,13 +253,22 @@ class Group:
 
     # ---------------------------------------------------------------------------------------------- topic ids
 
+    def _told(self) -> dict[tuple[str | None, TopicPartition], tuple[object, str]]:
+        """(seat, partition) -> its ownership, and the topic's id, under which the program was told of it."""
+        return {
+            (seat.instance_id, partition): (since, self._read_of[seat.instance_id, partition])
+            for seat in self._seats.view().seats
+            for partition, since in seat.owned_since.items()
+            if (seat.instance_id, partition) in self._read_of
+        }
+
     async def _see_topics(self) -> None:
         """Ask brokers for the ids of the topics that the program works on, unless they told them just now.
 
         If no broker answers, the last ids have to do: a commit names the one under which the program was told of the
         partition.
         """
-        names = {partition.topic for partition in self._read_of}
+        names = {partition.topic for _, partition in self._read_of}
         if not names or monotonic_ms() - self._topics_seen_at_ms <= TOPIC_IDS_MAX_AGE_MS:
             return
         try:
@@ -277,7 +289,7 @@ class Group:
             other = frozenset(
                 tp
                 for tp in owned - self._revoked.get(seat, frozenset())
-                if self._read_of.get(tp) not in (None, self._topic_ids.get(tp.topic, ""))
+                if self._read_of.get((seat, tp)) not in (None, self._topic_ids.get(tp.topic, ""))
             )
             if other:
                 names = ", ".join(sorted({tp.topic for tp in other}))
@@ -291,9 +303,15 @@ class Group:
                 self._seats.wake()
 
     def _on_taken(self, event: Event) -> None:
-        """The program has been told. A position that it had before is of no use for what is assigned now."""
+        """The program has been told. A position that it had before is of no use for a partition that is assigned now.
+
+        A partition that was lost since is left out: the program has not been told of that yet.
+        """
         if isinstance(event, Assigned):
-            self._read_of |= {tp: self._topic_ids.get(tp.topic, "") for tp in event.partitions}
+            seat = event.instance_id
+            later = [each.partitions for each in self._events if isinstance(each, Lost) and each.instance_id == seat]
+            there = event.partitions.difference(*later)
+            self._read_of |= {(seat, tp): self._topic_ids.get(tp.topic, "") for tp in there}
 
     # ----------------------------------------------------------------------------------------- from the seats
 
@@ -326,7 +344,7 @@ class Group:
         for table in (self._owned, self._revoked):
             table[seat] = table.get(seat, frozenset()) - partitions
         for partition in partitions:
-            self._read_of.pop(partition, None)
+            self._read_of.pop((seat, partition), None)
 
 
 class _Events(AsyncIterator[Event]):

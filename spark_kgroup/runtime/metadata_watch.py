@@ -299,7 +299,8 @@ class MetadataWatch:
 
 def _hidden(metadata: ClusterMetadata) -> set[str]:
     """Topics that may exist, and that the brokers do not describe: a right is missing, for example."""
-    return {name for name, code in metadata.errors.items() if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    denied = {name for name, code in metadata.errors.items() if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    return denied | metadata.unclear.keys()
 
 
 def _counts(names: Iterable[str], topics: Mapping[str, TopicDescription]) -> dict[str, int]:

@@ -66,7 +66,7 @@ class Topics:
             absent_after_ms=TOPIC_ABSENT_AFTER_MS,
             patience_ms=TOPIC_PATIENCE_MS if self.known else None,
         )
-        self._check_unclear(metadata)
+        self._check_unclear(metadata, set(self._settings.topics))
         missing = sorted(set(self._settings.topics) - set(metadata.topics))
         hidden = [t for t in missing if metadata.errors.get(t) == ErrorCode.TOPIC_AUTHORIZATION_FAILED]
         if hidden:
@@ -80,9 +80,9 @@ class Topics:
             )
         self.known, self._known_at_ms = metadata.topics, monotonic_ms()
 
-    def _check_unclear(self, metadata: ClusterMetadata) -> None:
+    def _check_unclear(self, metadata: ClusterMetadata, among: Set[str]) -> None:
         """Raise the error of a topic of which brokers have not said what it is for as long as one call may last."""
-        for topic in metadata.unclear.values():
+        for topic in (unclear for name, unclear in metadata.unclear.items() if name in among):
             if time.monotonic() - topic.since_s >= self._settings.client.api_timeout_ms / 1000:
                 raise topic.error
 
@@ -111,12 +111,14 @@ class Topics:
         Topics that have vanished are asked for by name: a broker that lags behind would make the group rebalance. A
         topic that this user may not describe any more is not gone: a seat that reads it hears why that is refused.
         """
-        every = await self._cluster.metadata(None, timeout_ms=timeout_ms, patience_ms=TOPIC_PATIENCE_MS)
+        patience_ms = TOPIC_PATIENCE_MS if self._known_at_ms else None  # the first look is of all topics, or of none
+        every = await self._cluster.metadata(None, timeout_ms=timeout_ms, patience_ms=patience_ms)
+        self._check_unclear(every, self.known.keys())
         chosen = await asyncio.to_thread(self._select, pattern, every.topics.keys() - every.internal)
         found = {name: every.topics[name] for name in chosen}
         if vanished := self.known.keys() - found.keys():
             named = await self._cluster.metadata(sorted(vanished), timeout_ms=timeout_ms, patience_ms=TOPIC_PATIENCE_MS)
-            self._check_unclear(named)
+            self._check_unclear(named, vanished)
             hidden = {name for name, code in named.errors.items() if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED}
             found |= {name: self.known[name] for name in hidden & vanished} | dict(named.topics)
         if not found and (self.known or not self._known_at_ms):

@@ -70,6 +70,7 @@ class KnownTopics:
     def __init__(self, witnesses: Witnesses) -> None:
         self.topics: dict[str, TopicDescription] = {}
         self.leaders: dict[TopicPartition, int] = {}
+        self._internal: set[str] = set()
         self._witnesses = witnesses
         self._replaced: dict[UUID | None, None] = {}
         self._denials = Denials()
@@ -101,8 +102,8 @@ class KnownTopics:
         self._believe(found, witness)
         now_s = time.monotonic()
         for topic, code in found.errors.items():
-            if topic not in errors:
-                self._denials.add(topic, node if code in _NO_TOPIC else None, now_s)
+            if code in _NO_TOPIC:
+                self._denials.add(topic, node, now_s)
         self._unclear.forget({*found.topics, *(t for t, code in found.errors.items() if code in _NO_TOPIC)})
         for topic in {*errors, *(t for t, code in found.errors.items() if code not in _NO_TOPIC)}:
             self._unclear.add(topic, now_s)
@@ -131,6 +132,7 @@ class KnownTopics:
         while len(self._replaced) > REPLACED_TOPICS_MAX:
             del self._replaced[next(iter(self._replaced))]
         self.topics.update({n: with_known_epochs(t, self.topics.get(n)) for n, t in found.topics.items()})
+        self._internal |= found.internal
         self.leaders = {tp: leader for tp, leader in self.leaders.items() if tp.topic not in found.topics}
         self.leaders.update(found.leaders)
         self._told_by.update(dict.fromkeys([*found.topics, *found.errors], witness))
@@ -185,7 +187,8 @@ class KnownTopics:
                 why = unclear.error if unclear else BrokerError("Metadata", found.errors[topic], topic)
                 left = "taken to be as it was" if topic in seen else "left out"
                 log.warning("Topic %r is %s, and the others go on: %s", topic, left, why)
-        return replace(found, topics={**found.topics, **seen})
+        internal = found.internal | (self._internal & seen.keys())
+        return replace(found, topics={**found.topics, **seen}, internal=internal)
 
     def is_replaced(self, topic_id: UUID) -> bool:
         """Whether a topic of this id was there, and has another id by now."""
@@ -193,10 +196,11 @@ class KnownTopics:
 
     def is_gone(self, topic: str, code: int, absent_after_ms: int) -> bool:
         """Whether a topic that was answered with `code` counts as unknown by now."""
-        if topic in self.topics:
-            patience_ms = AUTHORIZATION_GRACE_MS if code in RIGHTS_MISSING else TOPIC_GONE_AFTER_MS
+        if code in _NO_TOPIC:
+            patience_ms = TOPIC_GONE_AFTER_MS if topic in self.topics else absent_after_ms
             return self._denials.suffice(topic, patience_ms)
-        return code not in _NO_TOPIC or self._denials.suffice(topic, absent_after_ms)
+        patience_ms = AUTHORIZATION_GRACE_MS if code in RIGHTS_MISSING else TOPIC_GONE_AFTER_MS
+        return topic not in self.topics or (time.monotonic() - self._unclear.since_s(topic)) * 1000 >= patience_ms
 
     def is_denied(self, topic: str) -> bool:
         """Whether two brokers deny `topic`, or it has been denied for `TOPIC_GONE_AFTER_MS`."""

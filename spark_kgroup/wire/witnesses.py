@@ -6,6 +6,7 @@ coordinators that are gone, and gives the same answer to the next question.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
@@ -74,9 +75,7 @@ class Denials:
             del self._denials[topic]
 
     def add(self, topic: str, node: int | None, now_s: float) -> None:
-        """A broker denies `topic`.
-
-        `node` is None if the broker's id is not known, or if its error does not say that the topic does not exist.
+        """A broker denies `topic`. `node` is None if the broker's id is not known.
 
         One broker may answer under several addresses, so one that is not known counts for none.
         """
@@ -129,8 +128,8 @@ class UnclearTopics:
             self._told.discard(topic)
 
     def since_s(self, topic: str) -> float:
-        """Since when a topic that was added is unclear."""
-        return self._since_s[topic]
+        """Since when a topic is unclear: in the future if another answer has said meanwhile what it is."""
+        return self._since_s.get(topic, math.inf)
 
     def tell(self, topic: str) -> bool:
         """Whether a person has not been told yet that this topic is unclear: now is the time."""

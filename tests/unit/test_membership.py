@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +15,8 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 
 from spark_kgroup import Assigned, Group, GroupSettings, Lost, ProtocolSettings, Revoked, TopicPartition, membership
 from spark_kgroup.errors import OptionError
-from spark_kgroup.model import ErrorCode
+from spark_kgroup.member import contract
+from spark_kgroup.model import ErrorCode, MemberIdentity
 from spark_kgroup.seat_note import Author, is_of_topic
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import parse_bootstrap
@@ -201,3 +203,59 @@ def test_a_commit_does_not_wait_for_brokers_that_tell_no_topics(monkeypatch: pyt
             assert is_of_topic(world.texts[A0], str(world.topic_id))
 
     scenario()
+
+
+@in_a_world()
+async def test_a_position_from_before_a_topic_was_created_again_is_not_committed_by_a_call_that_was_under_way(
+    world: BrokerWorld,
+) -> None:
+    Coordinator(world)
+    async with connected(world) as group:
+        events = group.events()
+
+        async def others_hear_of_it_meanwhile() -> None:
+            world.topic_id = OTHER_ID
+            group._hear_of_topics(await group._seats.topics.named(["a"]))
+            assert [type(await anext(events)) for _ in range(2)] == [Lost, Assigned]
+
+        look: Any = group
+        look._see_topics = others_hear_of_it_meanwhile
+        assert await group.commit({A0: 100}) == frozenset()
+        del look._see_topics
+        assert world.committed == {}
+        assert await group.commit({A0: 3}) == {A0}
+
+
+def notice_of(seat: str) -> Any:
+    return SimpleNamespace(config=SimpleNamespace(instance_id=seat))
+
+
+@in_a_world()
+async def test_a_seat_that_hears_late_of_its_loss_does_not_keep_another_seat_from_committing(
+    world: BrokerWorld,
+) -> None:
+    Coordinator(world)
+    async with connected(world) as group:
+        before = notice_of("seat-1")
+        group._owned["seat-1"] = frozenset({A0})
+        group._on_notice(before, contract.Lost(partitions=frozenset({A0}), reason="its session had ended"))
+        assert await group.commit({A0: 7}) == {A0}
+
+
+@in_a_world()
+async def test_a_partition_that_was_lost_before_the_program_took_its_assignment_is_not_committed(
+    world: BrokerWorld,
+) -> None:
+    Coordinator(world)
+    async with connected(world) as group:
+        events, seat, both = group.events(), notice_of("seat-0"), frozenset({A0, A1})
+        assigned = contract.Assigned(
+            identity=MemberIdentity("m", 1, "seat-0"), assigned=both, added=frozenset({A0}), revoked=frozenset()
+        )
+        for _ in range(2):
+            group._on_notice(seat, contract.Lost(partitions=frozenset({A0}), reason="a generation was missed"))
+            group._on_notice(seat, assigned)
+        assert [type(await anext(events)) for _ in range(2)] == [Lost, Assigned]
+        assert await group.commit({A0: 7}) == frozenset(), "lost again, which the program has yet to hear"
+        assert [type(await anext(events)) for _ in range(2)] == [Lost, Assigned]
+        assert await group.commit({A0: 7}) == {A0}

@@ -1,7 +1,9 @@
 """A topic of which brokers do not say what it is, and a coordinator that hangs, hold up nothing but themselves."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
 import pytest
 from harness.fake_broker import until
@@ -9,14 +11,17 @@ from harness.fake_cluster import A0, A1, B0, BrokerWorld, in_a_world
 from kio.schema.errors import ErrorCode as KioErrorCode
 
 from spark_kgroup.errors import BrokerError
-from spark_kgroup.limits import API_TIMEOUT_MS
+from spark_kgroup.limits import API_TIMEOUT_MS, AUTHORIZATION_GRACE_MS
 from spark_kgroup.model import ErrorCode, TopicDescription
 from spark_kgroup.runtime import topics as topics_module
 from spark_kgroup.runtime.settings import ClientSettings, GroupSettings
 from spark_kgroup.runtime.topics import Topics
+from spark_kgroup.wire import cluster as cluster_module
 from spark_kgroup.wire import messages
-from spark_kgroup.wire.address import parse_bootstrap
-from spark_kgroup.wire.witnesses import UnclearTopics
+from spark_kgroup.wire.address import Address, parse_bootstrap
+from spark_kgroup.wire.cluster import KnownTopics
+from spark_kgroup.wire.responses import ClusterMetadata
+from spark_kgroup.wire.witnesses import UnclearTopics, Witnesses
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
@@ -225,3 +230,60 @@ async def test_a_coordinator_that_hangs_holds_up_no_question_to_another_broker(w
         task.cancel()
     await asyncio.gather(*asked_of_it, return_exceptions=True)
     await cluster.close()
+
+
+class Clock:
+    """Stands in for `time` in `wire.cluster`."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(cluster_module, "time", clock)
+    return clock
+
+
+def answer(errors: Mapping[str, int], *names: str, internal: frozenset[str] = frozenset()) -> ClusterMetadata:
+    topics = {name: TopicDescription(name=name, topic_id=UUID(int=1 + ord(name)), partition_count=1) for name in names}
+    return ClusterMetadata(brokers={}, topics=topics, errors=errors, leaders={}, internal=internal)
+
+
+ONE_BROKER = Address("b", 9092)
+
+
+def seen(known: KnownTopics, found: ClusterMetadata, *, named: bool = True) -> ClusterMetadata:
+    return known.with_last_seen(known.hear(found, ONE_BROKER, 1, named=named))
+
+
+def test_a_topic_whose_right_is_missing_is_there_for_as_long_as_a_right_may_be(clock: Clock) -> None:
+    known = KnownTopics(Witnesses())
+    seen(known, answer({}, "a", "b"))
+    refused = answer({"b": ErrorCode.TOPIC_AUTHORIZATION_FAILED}, "a")
+    began_s = clock.now_s
+    while clock.now_s - began_s < AUTHORIZATION_GRACE_MS / 1000:
+        assert sorted(seen(known, refused).topics) == ["a", "b"]
+        clock.now_s += 5
+    assert sorted(seen(known, refused).topics) == ["a"]
+
+
+def test_a_topic_that_is_unclear_in_looks_at_all_topics_is_not_denied(clock: Clock) -> None:
+    known = KnownTopics(Witnesses())
+    seen(known, answer({}, "a", "b"))
+    unclear = answer({"b": ErrorCode.UNKNOWN_SERVER_ERROR}, "a")
+    for _ in range(20):
+        clock.now_s += 5
+        seen(known, unclear, named=False)
+    assert sorted(seen(known, unclear).topics) == ["a", "b"]
+
+
+def test_a_topic_of_the_brokers_own_stays_one_while_it_is_unclear(clock: Clock) -> None:
+    known = KnownTopics(Witnesses())
+    seen(known, answer({}, "a", "b", internal=frozenset("b")), named=False)
+    found = seen(known, answer({"b": ErrorCode.LEADER_NOT_AVAILABLE}, "a"), named=False)
+    assert (sorted(found.topics), found.internal) == (["a", "b"], frozenset("b"))
