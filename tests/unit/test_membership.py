@@ -249,9 +249,8 @@ async def test_a_partition_that_was_lost_before_the_program_took_its_assignment_
     Coordinator(world)
     async with connected(world) as group:
         events, seat, both = group.events(), notice_of("seat-0"), frozenset({A0, A1})
-        assigned = contract.Assigned(
-            identity=MemberIdentity("m", 1, "seat-0"), assigned=both, added=frozenset({A0}), revoked=frozenset()
-        )
+        who = MemberIdentity(instance_id="seat-0", member_id="m", generation=1)
+        assigned = contract.Assigned(identity=who, assigned=both, added=frozenset({A0}), revoked=frozenset())
         for _ in range(2):
             group._on_notice(seat, contract.Lost(partitions=frozenset({A0}), reason="a generation was missed"))
             group._on_notice(seat, assigned)
