@@ -164,6 +164,7 @@ def _rejoining(member: DescribedMember, how: Assignor) -> GroupMember:
 
 
 def _free_names(count: int, taken: set[str]) -> list[str]:
+    # Enough names: at most `len(taken)` of them are taken.
     names = (f"new-{number}" for number in range(1, count + len(taken) + 1))
     return [name for name in names if name not in taken][:count]
 

@@ -54,12 +54,14 @@ class Reconciliation:
     @property
     def to_give_up(self) -> frozenset[TopicPartition]:
         """The partitions to give up before the next piece of work."""
+        # Before the first word `assigned` is empty, so all inherited partitions would seem to be revoked.
         held = {**self._inherited, **self._owned} if self._heard else self._owned
         return frozenset(held) - self.assigned
 
     @property
     def unnamed(self) -> frozenset[UUID]:
         """Topic ids of which brokers have to say the name."""
+        # An id whose name has passed to another one is not asked for again: its topic was deleted.
         return frozenset(each.topic_id for each in self._word if each.topic_id not in self._names) - self._replaced
 
     @property
