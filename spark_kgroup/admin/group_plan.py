@@ -154,6 +154,7 @@ def _find_assignor(group: DescribedGroup, change: Change) -> Assignor:
 
 def _rejoining(member: DescribedMember, how: Assignor) -> GroupMember:
     """The member as it would join: claiming the partitions that it is assigned now."""
+    # The bytes of a subscription may not be readable: its member then gets no partitions.
     last = member.subscription or Subscription(topics=())
     owned = member.assignment
     return GroupMember(

@@ -105,6 +105,7 @@ class Reconciliation:
         lost = frozenset(tp for tp, topic_id in self._owned.items() if topic_id in self._replaced)
         for tp in lost:
             del self._owned[tp]
+        # AFTER the lost ones are gone: a partition of the new topic has the name of the old one, and counts as added.
         assigned = self._assigned_by_name()
         added = frozenset(assigned.keys() - self._owned.keys())
         self._owned.update((tp, assigned[tp]) for tp in added)
