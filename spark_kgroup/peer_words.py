@@ -15,6 +15,7 @@ from spark_kgroup.limits import NAMES_LISTED_MAX, PEER_WORDS_CHARS_MAX
 
 def printable_words(text: str | None) -> str:
     """A peer's text as a part of a sentence of ours: on one line, printable, of a bounded length, and "" for None."""
+    # Cut first, so that a very long text costs no work. The one character more tells that it was longer.
     beginning = (text or "")[: PEER_WORDS_CHARS_MAX + 1]
     words = printable(" ".join(beginning.split()))
     return words if len(beginning) <= PEER_WORDS_CHARS_MAX else words[:PEER_WORDS_CHARS_MAX] + " ..."

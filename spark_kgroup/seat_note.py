@@ -62,6 +62,8 @@ class Author:
                 app=app,
                 run=_number_in(note, "run"),
                 process=process if type(process := note.get("process")) is str else "",
+                # A member id that the client made itself (KIP-1082) names no seat, and a mark has no member id. The
+                # field `seat` does then.
                 seat=named[1] if named is not None and named[0] == app else _number_in(note, "seat"),
             )
         return Author(app=named[0], seat=named[1]) if named is not None else None
@@ -107,6 +109,7 @@ class SeatNote:
         """The note that `encode` wrote, or None for any other text, which is a mark, or another client's."""
         note = _decode(text)
         fields = {"member": str, "at": int, "executor": str, "host": str, "warm": bool, "since": int}
+        # The exact type, because `True` is an int, too.
         known = {name: note[name] for name, kind in fields.items() if type(note.get(name)) is kind}
         if not known.keys() >= {"member", "at"}:
             return None
@@ -167,6 +170,6 @@ def _decode(text: str) -> Mapping[str, Any]:
     """The fields of a text of ours, none of any other."""
     try:
         note = json.loads(text)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError):  # another client's text may be JSON of any depth
         return {}
     return note if isinstance(note, dict) and note.get("v") == _VERSION else {}

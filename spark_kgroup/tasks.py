@@ -22,6 +22,7 @@ class TaskSet:
     def begin(self, work: Coroutine[Any, Any, None], *, name: str | None = None) -> asyncio.Task[None]:
         """Run `work` on the running loop."""
         task = asyncio.get_running_loop().create_task(work, name=name)
+        # asyncio itself holds a task only weakly: without this reference it may vanish before its end.
         self._tasks.add(task)
         task.add_done_callback(self._on_done)
         return task
@@ -29,7 +30,7 @@ class TaskSet:
     async def end(self) -> None:
         """Cancel all tasks but the one that calls this, and wait until they have ended."""
         current = asyncio.current_task()
-        pending = [task for task in self._tasks if task is not current]
+        pending = [task for task in self._tasks if task is not current]  # a task cannot await itself
         for task in pending:
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)

@@ -122,6 +122,7 @@ class TopicPattern:
         try:
             return any(map(self.matches, _INTERNAL))
         except PatternTooSlow:
+            # Undecided: the pattern is kept from the brokers, whose own topics it may match.
             return True
 
     def matches(self, name: str) -> bool:
@@ -271,6 +272,7 @@ class _Reader:
         if flags.count("-") > 1 or set(on + off) - set("idmsuU"):
             raise self._error(f"the flags {flags!r}: only i, d, m, s, u and U are taken; write without the others")
         self._at = end + 1
+        # Only i matters: the rest is about line ends and characters beyond ASCII, which no name has.
         return (fold or "i" in on) and "i" not in off, closing == ":"
 
     def _piece(self, fold: bool) -> str:
@@ -279,6 +281,7 @@ class _Reader:
         if self._quoting:
             atom = _class(frozenset(self._take()), fold)
             self._quote()
+            # A quantifier after \E is for the last quoted character alone, as in Java.
             return atom if self._quoting else self._quantified(atom)
         if char == "*" and self._at == 0:
             raise self._error("nothing stands before this *: write .* for any text, or escape it as \\*")
@@ -304,6 +307,7 @@ class _Reader:
 
     def _anchor(self) -> str:
         char = self._take()
+        # Names have no line ends, so the flag m makes no difference to `^` and `$`.
         found = {"^": r"\A", "$": r"\Z"}.get(char) or _ANCHORS[self._take()]
         if self._next() in ("*", "+", "?", "{"):
             raise self._error("a quantifier after an anchor: leave one of them out")
@@ -314,6 +318,7 @@ class _Reader:
             if self._skip(opening):
                 self.is_re2 = self.is_re2 and opening == "(?:"
                 return opening
+        # AFTER `(?<=` and `(?<!`, which begin alike.
         if self._skip("(?<"):
             name = self._java[self._at :].partition(">")[0]
             if not name.isalnum() or not name[0].isalpha():
@@ -325,6 +330,7 @@ class _Reader:
             return "(?:"
         if self._java.startswith("(?", self._at):
             raise self._error("Java has no group that begins like this: escape the question mark as \\?")
+        # Without back references no group needs to capture.
         self._at += 1
         return "(?:"
 
@@ -449,6 +455,7 @@ class _Reader:
     def _code(self, kind: str) -> str:
         if kind == "0":
             digits = ""
+            # Java takes a third octal digit only up to \0377.
             while len(digits) < 3 and self._next() in tuple("01234567") and int(digits + self._next(), 8) <= 0o377:
                 digits += self._take()
             base = 8

@@ -17,6 +17,7 @@ def uncollected() -> Iterator[None]:
 
     Also a decorator. Objects that are in no cycle are freed as ever.
     """
+    # An outer use, or the user, has disabled it, and enables it again.
     if not gc.isenabled():
         yield
         return

@@ -103,6 +103,7 @@ def _check_name(name: str) -> None:
         log.debug("--command-config: %s has no effect here", name)
         return
     secure = name.startswith(_ABOUT_SECURITY)
+    # A name of security is refused in any case: for the hint alone difflib's default likeness is enough.
     near = get_close_matches(name, _UNDERSTOOD, n=1, cutoff=0.6 if secure else _LIKE)
     if near:
         raise OptionError(f"{name} is unknown: did you mean {near[0]}?")

@@ -24,6 +24,7 @@ async def describe_consumers(cluster: Cluster, group: str) -> DescribedGroup:
         WireError: the cluster cannot be reached, or refuses us.
     """
     described = await cluster.groups.describe(group)
+    # `describe` knows classic groups and those of type consumer: a share group is Dead to it, as a missing one is.
     group_type = await cluster.groups.fetch_type(group) if described.state == "Dead" else described.group_type
     if group_type not in (None, "classic", "consumer"):
         raise GroupError(

@@ -154,6 +154,7 @@ def _find_assignor(group: DescribedGroup, change: Change) -> Assignor:
 
 def _rejoining(member: DescribedMember, how: Assignor) -> GroupMember:
     """The member as it would join: claiming the partitions that it is assigned now."""
+    # The bytes of a subscription may not be readable: its member then gets no partitions.
     last = member.subscription or Subscription(topics=())
     owned = member.assignment
     return GroupMember(
@@ -164,6 +165,7 @@ def _rejoining(member: DescribedMember, how: Assignor) -> GroupMember:
 
 
 def _free_names(count: int, taken: set[str]) -> list[str]:
+    # Enough names: at most `len(taken)` of them are taken.
     names = (f"new-{number}" for number in range(1, count + len(taken) + 1))
     return [name for name in names if name not in taken][:count]
 

@@ -74,6 +74,7 @@ def run(
         except _StopRequested:
             _say("Stopping")
         finally:
+            # Within `stop_signals_raise`, so that a second Ctrl-C does not break off the end of the nodes.
             cluster.stop()
     if not ready:
         raise typer.Exit(_INTERRUPTED)

@@ -241,6 +241,7 @@ def member(
         raise OptionError("--instance-id is empty: name the seat, or leave the option out for a dynamic member.")
     printer = EventPrinter(write_json if as_json else write_text)
     try:
+        # No process comes back for a dynamic member: its partitions would rest until its session is over.
         asyncio.run(_run(settings, printer, leave=leave or instance_id is None))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more

@@ -29,6 +29,7 @@ def add_row(to: Table, *cells: object) -> None:
 def write(written: Table) -> None:
     """As wide as it is: a terminal wraps lines better than cells are cut, and a pipe needs neither."""
     console = Console(highlight=False, markup=False, emoji=False)
+    # Measured as if the terminal were wide enough for any row: else the width of the terminal bounds the result.
     needed = Measurement.get(console, console.options.update(width=10_000), written).maximum
     console.width = max(console.width, needed)
     console.print(written, crop=False)

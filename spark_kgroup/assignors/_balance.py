@@ -71,6 +71,7 @@ def equal_shares(
             lacks[member] = base - len(own)
         elif not above:
             level.append(member)
+    # `free` came in order, so only partitions that were taken away from members make a sort necessary.
     if unfit:
         rest += unfit
         rest.sort()
@@ -95,6 +96,7 @@ def _deal(
         last += [member for member, lack in players.items() if lack == rounds]
         players = {member: lack - rounds for member, lack in players.items() if lack > rounds}
         at = end
+    # The remainder of the division is left: not every member gets one more.
     for member, partition in zip(last, partitions[at:], strict=False):
         hands.setdefault(member, []).append(partition)
     return hands
@@ -121,6 +123,8 @@ def fair_shares(
     numbers = {name: t for t, name in enumerate(names)}
     kinds, subscribers = _kinds_of_topics(list(subscribed.values()), names)
     claimed = [
+        # Sorted, because the order of a frozenset changes with the hash seed, and the order of these entries breaks
+        # ties.
         {numbers[name]: count for name, count in sorted(Counter(map(itemgetter(0), held[member])).items())}
         for member in subscribed
     ]
@@ -221,6 +225,7 @@ class _Spread:
 
     def hand_out(self) -> None:
         """Give each unowned partition to its least loaded subscriber, topics with the fewest subscribers first."""
+        # Topics with many subscribers come last, because they can even out the loads that the first ones leave.
         for t in sorted(range(len(self.kinds)), key=lambda t: len(self.subscribers[self.kinds[t]])):
             for _ in range(self._left[t]):
                 self._add(t, self._least_loaded(self.kinds[t]), 1)
@@ -239,11 +244,13 @@ class _Spread:
             load, m = heappop(donors)
             if -load <= lowest + 1:  # the entry of the lowest stays in the heap until here: it is never empty
                 return
+            # The load has changed since: the heap has another entry with the present one.
             if -load != self.load[m]:
                 continue
             if m not in offers:
                 offers[m] = self._offers(m)
             taker = self._hand_on(m, offers[m])
+            # A member that finds no taker now finds none later, since the loads of takers only grow.
             if taker is not None:
                 heappush(donors, (-self.load[m], m))
                 heappush(donors, (-self.load[taker], taker))
@@ -263,6 +270,8 @@ class _Spread:
         topics or kinds made cheaper are left to the next pass. Without any there is no cycle to be found.
         """
         size = len(self.load) + len(self.kinds) + len(self.subscribers) + 1
+        # With every node at no cost to begin with, a cycle is found wherever it lies, without a source that reaches
+        # all.
         dist, via = [0] * size, [-1] * size
         while self.steps < ASSIGNOR_STEPS_MAX:
             self.steps += self._arcs()
@@ -270,6 +279,8 @@ class _Spread:
             changed = [self._relax_topics(dist, via), self._relax_kinds(dist, via)]
             if not any(changed):
                 return
+            # A cycle among predecessors has a negative cost. To look for one after each pass spares the many passes
+            # after which the costs alone would prove it.
             cycle = _cycle_in(via)
             if cycle:
                 self._shift(cycle)
@@ -350,6 +361,8 @@ class _Spread:
     def _relax_loads(self, dist: list[int], via: list[int]) -> None:
         sink = len(dist) - 1
         for m, load in enumerate(self.load):
+            # (load + 1)^2 - load^2: by so much one partition more raises the sum of squares. The next loop has the
+            # saving of one partition less.
             if (cost := dist[m] + self._weight * (2 * load + 1)) < dist[sink]:
                 dist[sink], via[sink] = cost, m
         for m, load in enumerate(self.load):
@@ -362,6 +375,7 @@ class _Spread:
         for m, given in enumerate(self.given):
             own, claimed = dist[m], self.claimed[m]
             for t, count in given.items():
+                # To take back a partition that the member did not own saves a move.
                 cost = own - 1 if count > claimed.get(t, 0) else own
                 if cost < dist[first_topic + t]:
                     dist[first_topic + t], via[first_topic + t] = cost, m
@@ -395,6 +409,8 @@ class _Spread:
             if m >= first_topic:
                 continue
             before, after = cycle[at - 1], cycle[(at + 1) % len(cycle)]
+            # A kind stands between a topic and a member that did not own the partition: the topic is one node further
+            # back.
             if first_kind <= before < sink:
                 before = cycle[at - 2]
             if before != sink:

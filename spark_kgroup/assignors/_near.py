@@ -87,6 +87,7 @@ def _spread(
     The first spread gives partitions to near members alone. Where racks have members enough, it is already the answer.
     """
     counts = [len(alike) for alike in sorts.partitions]
+    # A kind to which all subscribers are far has to go to them all the same.
     near = [
         [m for m in those if m not in far_ones] or those for those, far_ones in zip(sorts.subscribers, far, strict=True)
     ]
@@ -97,8 +98,10 @@ def _spread(
     first.level()
     first.cancel_negative_cycles()
     spread = _NearSpread(counts, sorts.kinds, sorts.subscribers, first.given)
+    # Moves count from the partitions that members own, and not from the first spread.
     spread.claimed = claimed
     spread.far = far
+    # `hand_out` has no partition left: the first spread has given each to a member.
     spread.level()
     spread.cancel_negative_cycles()
     return spread.given

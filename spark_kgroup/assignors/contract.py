@@ -139,6 +139,8 @@ def _check_hand_over(who: str, members: Sequence[GroupMember], owners: Mapping[T
     for member_id, owned in claims.items():
         for partition in owned:
             gets = owners.get(partition, member_id)
+            # If both members claim the partition, the new owner gains none: Java compares only added with revoked
+            # partitions.
             if gets != member_id and partition not in claims[gets]:
                 raise AssignorError(
                     f"The assignor {who} is cooperative and assigned {partition} to member {gets!r}, while member "

@@ -126,6 +126,7 @@ def _held(
     """
     claims = {member.member_id: member.subscription.owned for member in order}
     claimed = _indexes(claims.values())
+    # Fewer partitions than claims: at least two members claim the same one.
     if sum(map(len, claimed.values())) < sum(map(len, claims.values())):
         claims = undisputed_claims(order)
         claimed = _indexes(claims.values())
@@ -200,5 +201,6 @@ def _still_claimed(
     claims: Mapping[str, frozenset[TopicPartition]], shares: Mapping[str, MemberTarget]
 ) -> frozenset[TopicPartition]:
     """The partitions that a member claims and does not keep: they must stay unassigned in this round."""
+    # Most members keep the very set that they claim, and a large set need not be compared with itself.
     given_up = [own - shares[member].kept for member, own in claims.items() if own is not shares[member].kept]
     return frozenset().union(*given_up)

@@ -100,6 +100,7 @@ def load_assignor(spelled: str) -> CustomAssignor:
         if not _ends_in_time(made):
             raise TimeoutError(f"it was not imported and made within {CUSTOM_ASSIGNOR_TIMEOUT_MS} ms")
         return made.result()
+    # Ctrl-C ends the wait in this thread, and is no failure of the assignor.
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit, too: it would end this process, and as if all were well

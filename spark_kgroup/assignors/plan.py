@@ -75,6 +75,8 @@ def _at_rest(assignor: Assignor, members: Sequence[GroupMember], topics: Mapping
     """The assignment in which the rounds end: after each, members give up lost partitions and claim their new ones."""
     generation = max((member.subscription.generation for member in members), default=0)
     assignment: Assignment = {}
+    # Later than every claim, as the generations of real rebalances would be, so that an assignor believes the new
+    # claims.
     for generation_now in range(generation + 1, generation + 1 + PLANNED_ROUNDS_MAX):
         before, assignment = assignment, assignor.assign(members, topics)
         if assignment == before:

@@ -40,6 +40,7 @@ class RangeAssignor:
         ranges = [_Ranges(topics[name], subscribers, racks) for name, subscribers in wanted_by.items()]
         if any(of_topic.racks_matter for of_topic in ranges):
             for aligned in _aligned(ranges):
+                # Aligned topics have the same subscribers: either all of them have racks to go by, or none.
                 if aligned[0].nearby:
                     _hand_out_nearby(aligned)
         shares: dict[str, list[TopicPartition]] = {member.member_id: [] for member in order}
@@ -78,6 +79,7 @@ class _Ranges:
         for partition in partitions:
             del self._free[partition]
             self.shares[member_id].append(partition)
+        # This is true once for each member: with one of the extra partitions it has no more room.
         if len(self.shares[member_id]) > self._base:
             self._extra -= 1
 
@@ -96,7 +98,7 @@ class _Ranges:
 
     def hand_out_rest(self) -> None:
         """Give the members the remaining partitions, up to their room, in the order of both."""
-        free = iter(list(self._free))
+        free = iter(list(self._free))  # a copy, because `give` deletes from it
         for member_id in self.shares:
             if found := list(islice(free, self.room(member_id))):
                 self.give(member_id, found)

@@ -36,6 +36,7 @@ class RoundRobinAssignor:
                 ranks_of[name].append(rank)
         next_rank = 0
         for name, ranks in sorted(ranks_of.items()):
+            # The round goes on from topic to topic: else the first members would get the first partitions of each one.
             at = bisect_left(ranks, next_rank)
             for partition in topics[name].partitions:
                 rank = ranks[at % len(ranks)]

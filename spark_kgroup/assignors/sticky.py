@@ -69,6 +69,7 @@ def _as_claims(subscription: Subscription) -> Subscription:
         owned, generation = decode_user_data(subscription.user_data or b"")
     except (struct.error, ValueError):
         owned, generation = frozenset(), NO_GENERATION
+    # `claimed_generation` would take user data of four bytes, a list of no topics, for a generation.
     return replace(subscription, owned=owned, generation=generation, user_data=None)
 
 

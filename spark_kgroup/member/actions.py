@@ -48,6 +48,8 @@ from spark_kgroup.rights import RIGHTS_MISSING
 Effects: TypeAlias = list[contract.Effect]
 
 COORDINATOR_GONE: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+# Kafka has REBALANCE_IN_PROGRESS outside of its RetriableExceptions. After an error of COORDINATOR_GONE a retry over
+# the same connection would meet the same broker.
 TRY_AGAIN: Final = (ErrorCode.retriable_codes() | {ErrorCode.REBALANCE_IN_PROGRESS}) - COORDINATOR_GONE
 _MEMBERSHIP_OVER: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 
@@ -132,6 +134,7 @@ class Actions(StateMachine[MemberConfig, State, Timer]):
         self._connected = False
         self._awaited = None
         self._heartbeats.drop()
+        # The next connection begins with a join or a heartbeat of its own.
         self._timers.pop(Timer.HEARTBEAT, None)
         self._timers.pop(Timer.RETRY, None)
 
@@ -164,6 +167,7 @@ class Actions(StateMachine[MemberConfig, State, Timer]):
         """
         self._become(State.JOINING)
         self._reason = reason
+        # Every join objects: it names the subscribed topics, and does not claim the tolerated partitions.
         self._timers.pop(Timer.OBJECT, None)
         if afresh and self._connected:
             self._forget_connection()
@@ -205,6 +209,8 @@ class Actions(StateMachine[MemberConfig, State, Timer]):
         """
         claims, generation = self.ownership.claims, self.ownership.claims_generation
         held = claims if self.config.cooperative else self.ownership.assigned
+        # Sorted, so that equal subscriptions are equal bytes: the coordinator compares a join with the last one
+        # (ClassicGroupMember.matches).
         base = Subscription(topics=tuple(sorted(self.config.topics)), owned=claims, generation=generation)
         return tuple((a.name, replace(base, user_data=a.user_data(held, generation))) for a in self.config.assignors)
 
@@ -272,6 +278,7 @@ class Actions(StateMachine[MemberConfig, State, Timer]):
         """
         if self.config.cooperative or not (self.ownership.owned or self.ownership.unwanted):
             return self._join(reason, now_ms)
+        # It joins in any case when it has given up all partitions.
         if self.state is State.REVOKING:
             return []
         self._become(State.REVOKING)
@@ -354,6 +361,7 @@ class Actions(StateMachine[MemberConfig, State, Timer]):
         behind = error == ErrorCode.ILLEGAL_GENERATION
         lost = self._fall_behind(reason) if behind else self._lose_all_partitions(reason, keep_id=False)
         wait_ms = self._pacing.again_ms()
+        # A coordinator reads no join behind a parked request, so the join then goes over a fresh connection.
         return [*lost, *self._join(reason, now_ms, afresh=self._awaited is not None, wait_ms=wait_ms)]
 
     def _fall_behind(self, reason: str) -> Effects:
@@ -392,6 +400,7 @@ class Actions(StateMachine[MemberConfig, State, Timer]):
         A dynamic member leaves: no process comes back for its share, and the group would wait until its session ends.
         Java's consumer leaves in close() (ConsumerCoordinator.close). A fenced member has no seat to leave.
         """
+        # The member leaves under its present id, which the next line forgets.
         who = self.identity
         effects = [*self._lose_all_partitions(str(error), keep_id=False), contract.Failed(error=error)]
         stays = who.instance_id is not None or who.member_id == UNKNOWN_MEMBER_ID
@@ -412,4 +421,6 @@ class Actions(StateMachine[MemberConfig, State, Timer]):
         self._rights.on_granted()
         session_ms = self.config.session_timeout_ms
         until_ms = self._timers.get(Timer.SESSION, now_ms + session_ms)
+        # A look goes over another connection, so answers may arrive out of order. An older one does not move the
+        # deadline back.
         self._timers[Timer.SESSION] = max(until_ms, asked_at_ms + session_ms)

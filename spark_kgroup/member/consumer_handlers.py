@@ -133,6 +133,7 @@ class ConsumerHandlers(StateMachine[ConsumerMemberConfig, State, _Timer]):
 
     def _ask(self, epoch: int, now_ms: int, *, member_id: str | None = None) -> Effects:
         """Send a heartbeat with `epoch`, and await its answer. A partition that is owned is named by its topic's id."""
+        # This heartbeat serves for both, and no second one may be sent while it is awaited.
         self._timers.pop(_Timer.HEARTBEAT, None)
         self._timers.pop(_Timer.RETRY, None)
         who = replace(self.identity, generation=epoch, member_id=member_id or self.identity.member_id)
@@ -144,6 +145,7 @@ class ConsumerHandlers(StateMachine[ConsumerMemberConfig, State, _Timer]):
         )
         if self._awaited.full:
             self._full = False
+        # A heartbeat that was sent before may still arrive, so only an answer ends this.
         self._owned_unanswered = self._owned_unanswered or says_owned
         self._asked_at_ms = now_ms
         return [Ask(request=self._awaited)]
@@ -195,6 +197,7 @@ class ConsumerHandlers(StateMachine[ConsumerMemberConfig, State, _Timer]):
         return self._act_on_error(event, now_ms)
 
     def _enter_group(self, event: ConsumerHeartbeatResponse, now_ms: int) -> Effects:
+        # Also if the answer came too late: the group had us in the seat, so another member in it from now on fences us.
         self._was_member, self._releases = True, 0
         if self._asked_at_ms + self.config.session_timeout_ms <= now_ms:
             # We were stopped for a session while the answer lay here: its partitions may be other members' by now.
@@ -254,11 +257,13 @@ class ConsumerHandlers(StateMachine[ConsumerMemberConfig, State, _Timer]):
 
     def _look_at_seat(self, now_ms: int) -> Effects:
         self._become(State.LOOKING)
+        # `LookAtSeat` may stay without an answer, so it is sent again.
         self._timers[_Timer.RETRY] = now_ms + RETRY_BACKOFF_MAX_MS
         return [contract.LookAtSeat()]
 
     def _on_seat_seen(self, event: contract.SeatSeen, now_ms: int) -> Effects:
         if event.member_id == UNKNOWN_MEMBER_ID:
+            # The wait bounds how often a coordinator is asked that refuses the seat and shows no member in it.
             self._become(State.JOINING)
             return self._back_off(now_ms)
         if self._was_member and event.member_id != self.identity.member_id:
@@ -278,9 +283,12 @@ class ConsumerHandlers(StateMachine[ConsumerMemberConfig, State, _Timer]):
             return []
         self._awaited = None
         if event.error in _GONE:
+            # A fresh id fences an earlier process that still lives: it heartbeats under the released one (decision 71).
             self.identity = replace(self.identity, member_id=self._new_id())
             self._releases += 1
             self._become(State.JOINING)
+            # A second release without a membership in between means that the join did not get the seat, and must not be
+            # tried in a tight loop.
             return self._join(now_ms) if self._releases == 1 else self._back_off(now_ms)
         if event.error == ErrorCode.FENCED_INSTANCE_ID:
             self._become(State.LOOKING)
@@ -304,10 +312,12 @@ class ConsumerHandlers(StateMachine[ConsumerMemberConfig, State, _Timer]):
         """Take the coordinator's answer to a member: live on, in this epoch, with this assignment."""
         self._pacing.on_answered()
         self._rights.on_granted()
+        # A join that succeeds proves little: a coordinator that fences each new member is to be asked ever more seldom.
         if not first:
             self._pacing.on_confirmed()
         self.identity = replace(self.identity, generation=event.epoch)
         self._interval_ms = event.interval_ms or self._interval_ms
+        # From the sending: the coordinator has not heard from us earlier, so its session does not end before this one.
         self._timers[_Timer.SESSION] = self._asked_at_ms + self.config.session_timeout_ms
         self._timers[_Timer.HEARTBEAT] = now_ms + self._pacing.heartbeat_ms(self._interval_ms)
         if event.request.owned is not None:
@@ -366,6 +376,7 @@ class ConsumerHandlers(StateMachine[ConsumerMemberConfig, State, _Timer]):
         1. The application gives P up. 2. Before `GaveUp` is here, the membership is lost and a new one is assigned P
         again. 3. Now P is ours, and no seat reads it: it is new once more.
         """
+        # The application knows which partitions it gave up, so that alone is no news to report.
         before = self.partitions.assigned, self.partitions.to_give_up - event.partitions
         self.partitions.give_up(event.partitions)
         return self._reconcile(before, now_ms)
@@ -402,6 +413,7 @@ class ConsumerHandlers(StateMachine[ConsumerMemberConfig, State, _Timer]):
         resumed = self.state is State.RESUMING
         effects = [*self._lose_all_partitions(reason), contract.Rejoining(reason=reason)]
         if resumed:
+            # The old id is that of the earlier process, which may still live and speak under it.
             self.identity = replace(self.identity, member_id=self._new_id())
             return [*effects, *self._join(now_ms)]
         fenced = error == ErrorCode.FENCED_MEMBER_EPOCH and self.config.instance_id is not None
@@ -429,6 +441,7 @@ class ConsumerHandlers(StateMachine[ConsumerMemberConfig, State, _Timer]):
         if self.config.instance_id is not None or isinstance(error, FencedInstanceId):
             return self._end(effects)
         self._become(State.LEAVING)
+        # No instant is at hand, and none is needed: no session is counted from the sending of a leave.
         return [*self._ask(LEAVE_EPOCH, self._asked_at_ms), *effects]
 
     # ------------------------------------------------------------------------------------------------ timers

@@ -52,6 +52,7 @@ class Handlers(Actions):
         A heartbeat at once asks whether the coordinator, maybe another one by now, still knows us.
         """
         self._connected = True
+        # A renaming that ended with the connection may have put off a rebalance.
         return self._make_up_for_wish(now_ms) or self._send_heartbeat(now_ms)
 
     def _on_connected_assigning(self, _: contract.Connected, now_ms: int) -> Effects:
@@ -82,6 +83,7 @@ class Handlers(Actions):
             return self._enter_generation(event, now_ms)
         if event.error == ErrorCode.MEMBER_ID_REQUIRED:
             self.identity = replace(self.identity, member_id=event.member_id)
+            # KIP-394 sends a newcomer away once. Only a coordinator that does so again and again makes it wait.
             if wait_ms := self._pacing.again_ms():
                 self._timers[Timer.RETRY] = now_ms + wait_ms
                 return []
@@ -107,11 +109,16 @@ class Handlers(Actions):
         """
         asked_back = event.request.identity.member_id == UNKNOWN_MEMBER_ID
         rejoined = self.config.instance_id is not None and (asked_back or self._renamed)
+        # BEFORE `claimed` and the generation change: the missed generation went by the claims of the join before this
+        # one.
         effects = self._lose_unclaimed(event)
         if event.generation != self.identity.generation:
+            # A refusal may be due to the last generation's assignment (decision 72): in a new one the seat asks again.
             self.own_id_refused = ErrorCode.NONE
             if self.identity.generation != NO_GENERATION:  # else it may be a generation that was there before our join
                 self._wish = ""
+        # The leader sees the claims as they were when the join was sent: some may have been given up since. All
+        # protocols of a join have the same.
         self.ownership.claimed = event.request.protocols[0][1].owned
         self.identity = replace(self.identity, member_id=event.member_id, generation=event.generation)
         self._protocol, self._ends_with = event.protocol, None
@@ -201,6 +208,7 @@ class Handlers(Actions):
             return self._take_assignment(event.assignment, now_ms)
         if event.error == ErrorCode.REBALANCE_IN_PROGRESS:
             return self._join("the group rebalanced while syncing", now_ms, wait_ms=self._pacing.again_ms())
+        # The retry is a join: if the generation still stands, an unchanged join is answered from it.
         if event.error in COORDINATOR_GONE or self._may_pass(event.error, now_ms):
             self._become(State.JOINING)
             self._reason = f"SyncGroup failed with {ErrorCode.name_of(event.error)}"
@@ -212,6 +220,7 @@ class Handlers(Actions):
         ConsumerCoordinator.onJoinComplete revokes at once and joins again. We join when the application has given up
         the revoked partitions, so that no work is under way on a partition that moves.
         """
+        # A first sync in a generation, or under a new member id, is never vain, even if it brings the same assignment.
         asked_before = self._confirmed_id == self.identity.member_id
         self._confirmed_id = self.identity.member_id
         asked_before &= self._heartbeat_sent_in == self.identity.generation
@@ -252,6 +261,7 @@ class Handlers(Actions):
         and are kept waiting for it. 3. It learns of that from its next heartbeat. Kafka's clients leave it at that:
         each is alone in its process, as far as it knows.
         """
+        # An eager member in REVOKING joins as soon as it has given up all partitions, and needs no heartbeat for that.
         knows = self.state is State.REVOKING and not self.config.cooperative
         if knows or not self._pacing.rejoins_at_once(now_ms):
             return []
@@ -259,6 +269,7 @@ class Handlers(Actions):
 
     def _on_heartbeat_response(self, event: contract.HeartbeatResponse, now_ms: int) -> Effects:
         """AbstractCoordinator.HeartbeatResponseHandler: in a stable member, REBALANCE_IN_PROGRESS requests a rejoin."""
+        # Identity, not equality: the heartbeats of one generation are equal, and each was sent at another time.
         if event.request is not self._heartbeats.awaited:
             return []
         self._heartbeats.drop()
@@ -322,6 +333,7 @@ class Handlers(Actions):
         """
         if error == ErrorCode.ILLEGAL_GENERATION:
             # The next generation is there: our answer is on its way, or its connection leads nowhere.
+            # A look need not be followed by another one: it has just asked which broker is the coordinator.
             return self._probe_coordinator(now_ms) if api == "OffsetCommit" and self._awaited is not None else []
         if error in COORDINATOR_GONE:
             return self._lose_connection(f"{api}: {ErrorCode.name_of(error)}")
@@ -426,6 +438,8 @@ class Handlers(Actions):
         wish, self._wish = self._wish, ""
         if not wish or self.state is not State.STABLE:
             return []
+        # A follower whose join equals its last one is answered from the current generation, and the group does not
+        # rebalance.
         self._says_otherwise = not self._says_otherwise
         return self._rebalance(wish, now_ms)
 

@@ -123,6 +123,7 @@ class Ownership:
         partition that it assigns again is tolerated, and joins that object to it come ever more seldom.
         """
         foreign = frozenset(tp for tp in assignment if tp.topic not in self._topics)
+        # While our last join claims a partition, the leader leaves it with us: it cannot know yet that it is unwanted.
         news = foreign & self.claimed if self.objections else foreign
         self.unwanted |= news
         self.tolerated = foreign - news

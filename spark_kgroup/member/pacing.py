@@ -102,4 +102,5 @@ class Pacing:
 
     def on_membership_over(self) -> None:
         """Forget the vain joins of the last membership: they do not count in the next one."""
+        # `_sent_away` stays: with the end of a membership the member was sent away once more.
         self._vain_joins = 0

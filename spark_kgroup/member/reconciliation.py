@@ -54,12 +54,14 @@ class Reconciliation:
     @property
     def to_give_up(self) -> frozenset[TopicPartition]:
         """The partitions to give up before the next piece of work."""
+        # Before the first word `assigned` is empty, so all inherited partitions would seem to be revoked.
         held = {**self._inherited, **self._owned} if self._heard else self._owned
         return frozenset(held) - self.assigned
 
     @property
     def unnamed(self) -> frozenset[UUID]:
         """Topic ids of which brokers have to say the name."""
+        # An id whose name has passed to another one is not asked for again: its topic was deleted.
         return frozenset(each.topic_id for each in self._word if each.topic_id not in self._names) - self._replaced
 
     @property
@@ -103,6 +105,7 @@ class Reconciliation:
         lost = frozenset(tp for tp, topic_id in self._owned.items() if topic_id in self._replaced)
         for tp in lost:
             del self._owned[tp]
+        # AFTER the lost ones are gone: a partition of the new topic has the name of the old one, and counts as added.
         assigned = self._assigned_by_name()
         added = frozenset(assigned.keys() - self._owned.keys())
         self._owned.update((tp, assigned[tp]) for tp in added)

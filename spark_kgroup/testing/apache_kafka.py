@@ -138,6 +138,7 @@ class ApacheKafka:
         """Name -> (security protocol, port) of a node's secure listeners."""
         ports = self._secure_ports.ports if self._secure_ports else ()
         own = ports[(node_id - 1) * len(self._listeners) :]
+        # `own` goes on with the ports of the nodes after this one.
         return {each.name: (each.protocol, port) for each, port in zip(self._listeners, own, strict=False)}
 
     @property
@@ -189,6 +190,7 @@ class ApacheKafka:
         """
         self._admin = None
         try:
+            # All are asked before the first is awaited: a node that has lost its quorum does not end by itself.
             for node in self.nodes:
                 if self._temporary is None:
                     node.request_stop()
@@ -345,6 +347,7 @@ class ApacheKafka:
                 node.format(jvm, cluster_id, scram)
             self._ports.hand_over()
             self._secure_ports.hand_over()
+            # All are launched before the first is awaited: a quorum of three needs two of them.
             try:
                 for node in self.nodes:
                     node.launch(jvm)
@@ -352,6 +355,7 @@ class ApacheKafka:
                     node.await_started()
                 return
             except PortTaken:
+                # A port that the caller named has no substitute.
                 if self._port is not None or attempt == _PORT_ATTEMPTS:
                     raise
                 for node in self.nodes:
@@ -371,6 +375,7 @@ class ApacheKafka:
                 )
             return str(known["cluster_id"])
         cluster_id = _new_cluster_id()
+        # A start that is killed in the midst of writing leaves no half of a file under the name that counts.
         unfinished = root / "cluster.json.new"
         unfinished.write_text(json.dumps({"cluster_id": cluster_id, "nodes": self._node_count}))
         unfinished.rename(path)
@@ -418,6 +423,7 @@ class ApacheKafka:
         """Give back all but the caller's data: the watchdog, the ports, the lock, the temporary directory."""
         self.nodes = ()
         self._jvm = None
+        # The nodes end first: until then they use the ports, the lock and the directory.
         if self._guard is not None:
             self._guard.close()
             self._guard = None

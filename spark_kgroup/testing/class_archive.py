@@ -71,6 +71,7 @@ def with_class_archive(jvm: Jvm) -> Jvm:
 def _make(archive: Path, jvm: Jvm) -> None:
     """Let the archive appear under its name in one step. One process makes it, and any other waits for it."""
     with held_lock(archive.with_suffix(".lock"), "prepares Kafka's classes"):
+        # Another process may have made it while this one waited for the lock.
         if archive.exists():
             return
         with (

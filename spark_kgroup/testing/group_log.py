@@ -50,6 +50,7 @@ def read_group_record(bootstrap_servers: str, group: str) -> GroupRecord | None:
     """
     from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
+    # librdkafka's consumer must have a group id, though it joins no group here.
     settings = {"bootstrap.servers": bootstrap_servers, "group.id": "unused", "log_level": 0}
     reader = Consumer({**settings, "enable.auto.commit": False, "enable.partition.eof": True})
     try:

@@ -109,6 +109,7 @@ def _run(command: Sequence[str | Path], progress: IvyProgress) -> tuple[bool, li
     guard = ProcessGuard()
     try:
         process = guard.popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        # The loop over its lines has no bound of its own.
         timer = Timer(_FETCH_TIMEOUT_S, process.kill)
         timer.start()
         last_lines: deque[str] = deque(maxlen=_LAST_LINES_MAX)

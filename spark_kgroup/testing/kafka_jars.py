@@ -116,6 +116,7 @@ def _take_over(partial: Path, complete: Path, coordinates: Sequence[Coordinate])
     """Turn the fetched jars into the complete set: its manifest is written, then it takes its name in one step."""
     fetched = partial / "jars"
     _write_manifest(fetched, coordinates)
+    # The set that is there is not whole, and a rename does not replace a folder that holds files.
     if complete.exists():
         shutil.rmtree(complete)
     fetched.rename(complete)

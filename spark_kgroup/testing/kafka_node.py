@@ -154,6 +154,7 @@ class KafkaNode:
             return
         self._jvm = jvm
         self._paused = False
+        # The log goes on from start to start, and an earlier one says as well that the node has started.
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         options = [*_BROKER_JVM, *jvm.node_options, self._log_option(jvm.release.logging)]
         with self._stdout_path.open("ab") as stdout:
@@ -200,6 +201,7 @@ class KafkaNode:
         """Ask the process to end, and return before it has."""
         if self._process is not None and self.running:
             self.interruptions += 1
+            # A process that stands still acts on SIGTERM only when it goes on.
             self.resume()
             self._process.terminate()
 

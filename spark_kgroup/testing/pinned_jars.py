@@ -157,6 +157,7 @@ def _copy(url: str, output_file: str, _: object) -> None:
 def _fetch_all(left: list[str], fetch: Callable[[str], object]) -> None:
     """The work of each thread: fetch one of the jars that are left, until none is."""
     while True:
+        # Another thread may take the last jar between a look at the list and this.
         try:
             jar = left.pop()
         except IndexError:

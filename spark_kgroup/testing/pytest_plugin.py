@@ -57,6 +57,7 @@ def apache_kafka(pytestconfig: pytest.Config) -> Iterator[ApacheKafka]:
     cluster = ApacheKafka(server_properties=properties, jvm_options=_QUICK_START)
     with _uncaptured(pytestconfig):
         cluster.start()
+    # It runs already, and this starts it no second time: only the start may write past pytest's capture.
     with cluster as kafka:
         yield kafka
 

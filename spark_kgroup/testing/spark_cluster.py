@@ -106,6 +106,7 @@ class SparkCluster:
             self._stack.callback(self._guard.close)
             master = self._start("master", "master.Master", "--host", _MASTER_HOST, "--port", "0")
             self.master_url = self._await(master, "master", r"Starting Spark master at (spark://\S+)")
+            # A master that does not start ends with this block. One that did is left to `__exit__`.
             self._stack = self._stack.pop_all()
         return self
 

@@ -101,6 +101,7 @@ class ProcessGuard:
         with suppress(ProcessLookupError):
             os.killpg(self._watchdog.pid, signal.SIGKILL)
         self._watchdog.wait(_KILL_TIMEOUT_S)
+        # AFTER the watchdog's end: at the end of the pipe it would remove the directory.
         os.close(self._write_end)
         self._write_end = -1
 
