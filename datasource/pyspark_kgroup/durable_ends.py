@@ -49,6 +49,7 @@ class DurableEnds:
                 try:
                     tell(reader, end)
                 except (ChannelEnded, KeyRefused, CheckpointError, KeyError, TypeError, ValueError) as problem:
+                    # No warning: the next trigger makes the same commits, as it does without a listener.
                     log.debug("a stream reader was not told of a durable batch: %s", problem)
 
     def _next(self) -> Mapping[str, Any]:
@@ -88,6 +89,7 @@ def tell(reader: Mapping[str, Any], end: Mapping[str, Any]) -> None:
     key = find_key(Path(reader["folder"]))
     if key is None:
         raise ChannelEnded("The driver is on another host, or another user's.")
+    # A registry listens on loopback or on all addresses, and the key was found on this host.
     channel = connect(("127.0.0.1", int(reader["port"])), key)
     with channel.socket:
         channel.say(Durable(query=str(reader["query"]), end=Checkpoint.from_json(end).digest))

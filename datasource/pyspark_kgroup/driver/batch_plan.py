@@ -72,6 +72,7 @@ class _BatchRead:
         """See `plan_batch`."""
         options = self._options
         topics = await self._topics()
+        # Else an advertised address that leads nowhere would show only when the requests below have timed out.
         await self._cluster.brokers.reach_advertised(timeout_ms=STARTUP_TIMEOUT_MS)
         every = [tp for topic in topics.values() for tp in topic.partitions]
         options.starting_offsets.check(every)
@@ -155,6 +156,7 @@ class _BatchRead:
             self._list(partitions, messages.LATEST),
             self._list(partitions, messages.LATEST, isolation_level=int(self._options.read_committed)),
         )
+        # `max`, since the two are listed apart, and retention may have removed all records up to a newer end.
         logs = {tp: LogRange(firsts[tp], max(firsts[tp], ends[tp])) for tp in partitions}
         starts, stops = await asyncio.gather(self._starts(logs, readable, committed), self._stops(logs, readable))
         self._check_found(starts, stops, readable)

@@ -106,6 +106,7 @@ class Query:
         assert runtime is not None, "there is a boundary"
         view = runtime.view()
         seats = [seat.instance_id for seat in view.seats]
+        # The last call may have added seats, and the boundary after it may have let some leave.
         if seats != self._registered:
             executors.resize(seats)
             self._registered = seats
@@ -122,6 +123,7 @@ class Query:
             more = [f"{self._options.instance_id_prefix}-{number}" for number in range(len(seats), wanted)]
             log.info("executors run %d tasks at once: %d seats join the group", executors.slots(), len(more))
             runtime.add_seats(more)
+        # The highest numbers leave: a restart joins as seats 0 to n - 1. An empty slice takes back an earlier request.
         boundary.let_leave(seats[wanted:])
 
     def progress(self) -> dict[str, Any] | None:
@@ -170,11 +172,13 @@ class Query:
             for warning in origin_warnings(planned, self._options):
                 log.warning("%s", warning)
             if jvm is not None:
+                # BEFORE a seat joins: a reader whose JVM is gone must not take the seats back from the next reader.
                 jvm.end_process_with_it(self._executors.release_key)
             runtime = GroupRuntime(self._settings(planned, jvm))
             runtime.start()
             self._runtime = runtime
             self._tell_of_seats(runtime)
+            # Not `options.instance_ids`: there may be fewer seats (`cap_seats_to_partitions`).
             self._registered = [seat.instance_id for seat in runtime.view().seats]
             knows_executors = self._executors.start(
                 self._registered, planned.record_bytes, on_spark=jvm is not None, on_this_host=stays_on_this_host
@@ -206,7 +210,7 @@ class Query:
             pattern=options.subscription.pattern,
             topics_must_exist=False,  # the boundary knows which may be gone
             instance_ids=options.instance_ids,
-            cap_seats_to_partitions=self._options.members is None,
+            cap_seats_to_partitions=self._options.members is None,  # as given: a number that the user chose stays
             client=ClientSettings(
                 client_id=options.client_id,
                 security=load_security(driver_settings(options.security)),
@@ -226,7 +230,7 @@ class Query:
             ),
             work=OngoingWork(
                 previously_owned=owned_by_seat(planned, options.group_id),
-                holds_rebalances=True,
+                holds_rebalances=True,  # until orphans' positions are committed (`orphans`)
                 releases_seats=False,  # a batch may be unfinished
             ),
             hooks=self._hooks(planned, jvm),

@@ -43,6 +43,7 @@ def seat_reads(boundary: Boundary, options: SourceOptions, start: Checkpoint, en
         },
         owned={
             seat: [
+                # The range of a partition that is read names its leader already.
                 Position(*tp, offset, tag, None if tp in read else find_leader(topics, tp))
                 for tp, offset, tag in positions
                 if tp in read or not boundary.stops.is_reached(topics, tp, offset)  # else nothing to fetch ahead

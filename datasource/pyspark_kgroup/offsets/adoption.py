@@ -126,6 +126,7 @@ def adopted_start(
         start = adopted_start(
             partition, checkpoint=checkpoint, topic=topic, committed=None, explicit=explicit, later=later
         )
+        # Else the group would keep the old topic's offset, at which another application would start.
         return replace(start, commit_first=True)
     if known is not None and known.topic_id != topic_key(topic):  # deleted and created again: no position applies
         if committed is not None and of_this_topic and committed.writer is Writer.NEIGHBOUR:
@@ -141,6 +142,7 @@ def adopted_start(
         return _remembered(remembered, committed, inherited=inherited)
     given_up = checkpoint.given_up.get(partition)
     if given_up is not None:
+        # The group's offset is the memory of such a partition, so one that was moved back counts as well.
         further = committed is not None and committed.offset > given_up
         return _remembered(given_up, committed, inherited=inherited) if further else _committed_or(given_up, committed)
     if known is not None and partition.partition < known.first_sight:

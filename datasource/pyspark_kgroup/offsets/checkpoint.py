@@ -197,6 +197,7 @@ class Checkpoint:
         if _is_of_kafka_source(raw):
             raise CheckpointError(_OF_KAFKA_SOURCE)
         version = raw.get("version") if isinstance(raw, Mapping) else None
+        # Not `isinstance`: JSON's true is an int as well, and equals 1.
         if type(version) is not int or version not in _READERS:
             version_text = version if isinstance(version, int | str) else type(version).__name__
             raise CheckpointError(
@@ -267,7 +268,7 @@ def _text(value: object) -> str:
     """JSON's texts may hold half a letter (a lone surrogate), which no name can."""
     if not isinstance(value, str):
         raise TypeError("a text is not a string")
-    value.encode()
+    value.encode()  # a UnicodeEncodeError is a ValueError
     return value
 
 
@@ -324,7 +325,7 @@ def _owned_in(topics: Mapping[str, Topic], raw: Mapping[str, Any]) -> dict[Topic
     for topic, columns in raw["owned"].items():
         topic_id, pos = topics[_text(topic)].topic_id, _numbers_in(columns["pos"])
         period, start = _column_in(columns["period"], len(pos)), _column_in(columns["from"], len(pos))
-        if min(period) < 0:
+        if min(period) < 0:  # as an index it would count from the end
             raise ValueError("a period is none of those that are listed")
         made: dict[tuple[int, int], Period] = {}  # one for all partitions that share it
         for index, which, began, position in zip(_ranges_in(columns, len(pos)), period, start, pos, strict=True):

@@ -126,6 +126,7 @@ def apply_limit_in_bytes(
     one = {tp: known[tp.topic] or RECORD_BYTES_UNKNOWN for tp in counts}
     if limit is None or sum(counts[tp] * one[tp] for tp in counts) <= limit:
         return {tp: end for tp, (_, end) in available.items()}
+    # Reversed, so that of each topic the partition that is first in turn remains.
     probed = {tp.topic: tp for tp in reversed(_turns(available, counts, after)) if known[tp.topic] is None}
     counts = {tp: count for tp, count in counts.items() if probed.get(tp.topic, tp) == tp}
     one = {tp: one[tp] for tp in counts}

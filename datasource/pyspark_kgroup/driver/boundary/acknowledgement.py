@@ -45,6 +45,7 @@ class Acknowledgement:
         while boundary.logs.bounded and (unacknowledged := self._unacknowledged(boundary.view)):
             if self._clock() > deadline_ms:
                 boundary.skip_trigger(self.missing("what was read of", unacknowledged))
+            # A changed view ends the pause: a commit that a rebalance refused may be accepted in the new generation.
             seen = self._group.wait_until(changed_from(boundary.view), HANDOVER_WAIT_MS)
             boundary = self._commits.commit_durable(boundary.with_view(seen))
             self._ledger.drop_lost(boundary.view)

@@ -86,6 +86,7 @@ class Adoption:
             if self._clock() > deadline_ms:
                 boundary.skip_trigger(self._acknowledgement.missing(what, unacknowledged))
             seen = self._group.wait_until(changed_from(boundary.view), HANDOVER_WAIT_MS)
+            # During the wait the group may have asked for partitions back.
             boundary = self._hand_over.commit_and_give_up(boundary.with_view(seen))
         return boundary
 
@@ -101,6 +102,7 @@ class Adoption:
             return frozenset()
         heard = boundary.logs.heard(held).keys()
         explicit = self._explicit_start_counts(boundary, held.keys(), heard)
+        # A partition that still starts by the option waits for its leader: adopted now, it would start by other rules.
         arrived = {tp: seat for tp, seat in held.items() if tp in heard or tp not in boundary.start.unstarted}
         # Partitions that got no answer before get no second patience: all other partitions wait meanwhile.
         patience_ms = 0 if arrived.keys() <= boundary.logs.out_of_reach.partitions else LEADER_PATIENCE_MS
@@ -119,6 +121,7 @@ class Adoption:
             if tp not in answers.unanswered
         }
         offsets = self._start_offsets.of(boundary, starts, heard)
+        # The checkpoint keeps them, so that they start by the option in a later process, too.
         self._ledger.unstarted = frozenset(explicit & (held.keys() - offsets.keys()))
         committed = {tp: found for tp, found in committed.items() if tp in offsets}
         self._warn_of_starts_at_the_end([tp for tp in offsets if starts[tp].offset is OffsetSpec.STARTING])
@@ -136,7 +139,7 @@ class Adoption:
             for tp, seat in find_holders(boundary.view).items()
             if tp not in self._ledger.holdings
             and tp not in seat.to_give_up
-            and tp.topic in topics
+            and tp.topic in topics  # the group's leader may know a newer topic or partition than we do
             and tp.partition < topics[tp.topic].partition_count
         }
 
@@ -204,10 +207,12 @@ class Adoption:
                 seat=seat.instance_id,
                 owned_since=owned_since,
             )
+            # None until the first commit is acknowledged: the offset that it replaces is no position of ours.
             offset = known.offset if known is not None and tp not in first else None
             self._ledger.adopt(tp, Holding(period=period, owned_since=owned_since, committed=offset))
         log.info("adopted %s", join([f"{tp} from {offsets[tp].offset}" for tp in sorted(arrived)]))
         by_seat: dict[str, tuple[SeatView, dict[TopicPartition, int]]] = {}
+        # Each seat commits for its own partitions alone, under the identity that owns them.
         for tp in first:
             by_seat.setdefault(arrived[tp].instance_id, (arrived[tp], {}))[1][tp] = offsets[tp].offset
         wanted = [SeatCommit(seat=seat, positions=positions) for seat, positions in by_seat.values()]
@@ -244,8 +249,10 @@ class StartOffsets:
         found = {tp: spec for tp, spec in specs.items() if isinstance(spec, int)}
         answered, logs, read_committed = boundary.logs.answered, self._group.logs, self._options.read_committed
         given = {tp: at for tp, at in found.items() if offsets[tp] is OffsetSpec.STARTING}
+        # Ends of the logs, and not the readable ones: offsets within an open transaction exist, too.
         reached = logs.ends(given, LEADER_PATIENCE_MS, read_committed=False)
         _check_not_beyond(given, answered(reached))
+        # An offset that could not be checked against its log waits for the leader.
         found = {tp: at for tp, at in found.items() if tp not in reached.unanswered}
         found |= answered(logs.starts(earliest, LEADER_PATIENCE_MS))
         at = {tp: timestamp.ms for tp, timestamp in timestamps.items()}
@@ -272,6 +279,7 @@ class StartOffsets:
         (`TopicLogs.lacking`).
         """
         unread = self._stops.unread(boundary.topics, offsets).keys() & heard
+        # The log itself has just named its earliest offset, so that one needs no second request.
         given = [tp for tp in unread if self._by_option(tp, starts[tp].offset) is not OffsetSpec.EARLIEST]
         log_ranges = boundary.logs.now({tp: offsets[tp] for tp in given})
         nearest = {tp: log_range.nearest(offsets[tp]) for tp, log_range in log_ranges.items()}

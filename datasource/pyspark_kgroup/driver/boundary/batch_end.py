@@ -53,9 +53,11 @@ class BatchEnd:
         unread = {}
         for tp in self._ledger.holdings:
             position = self._ledger.position(tp)
+            # `max`, since an open transaction may hold the readable end below the position.
             end = position if tp in unacknowledged else max(position, ends.get(tp, position))
             unread[tp] = (position, end)
         available = self._stops.within(boundary, unread, ends.keys())
+        # No record behind the stops is read, so the last offsets do not wait for `minOffsetsPerTrigger`.
         last = self._stops.are_at_hand(boundary.topics, available)
         self.waits = not (at_once or last or boundary.logs.bounded) and self._are_too_few(available)
         if self.waits:

@@ -126,6 +126,7 @@ class Boundary:
                     return replace(end, group=group, app=us.app, run=us.run or 0)
                 if not self._waits_for_leaders():
                     return start
+                # Not a sleep: the error of a seat that fails meanwhile ends this wait.
                 self._group.wait_until(lambda _: False, OUT_OF_REACH_AGAIN_MS)
             except (UnknownTopic, GroupUnsettled) as error:  # unsettled: commits for such a topic are not acknowledged
                 if not self.logs.some_went():
@@ -135,6 +136,7 @@ class Boundary:
     def _cross(self, start: Checkpoint, limit: Limit, *, at_once: bool) -> Checkpoint:
         self._ledger.begin_boundary(start.continued_by(self._options.group_id, self._us.app))
         boundary = BoundaryState(start=start, logs=self.logs, view=self._group.view())
+        # Seats that are to leave are work that the idle check does not see.
         if not self._scale_down.leaving and self._idle_check.goes_on(boundary):
             return start
         # 1. See which topics there are, BEFORE a commit: a deleted topic's position must not go to its successor.
@@ -142,6 +144,7 @@ class Boundary:
         self.logs.begin_listing(self._ledger.holdings.keys())  # for step 8, while the commits of step 2 are made
         # 2. Commit durable positions, and give up the partitions that the group asks for by now.
         boundary = self._hand_over.commit_and_give_up(boundary.with_view(self._group.view()))
+        # After these commits, since seats leave only when the group has their positions.
         boundary = self._scale_down.make_leave(boundary)
         # 3. Before the first batch of this process, and under AvailableNow: wait until the group is at rest.
         if (stable := self._settling.wait_for_stable_group(boundary)) is None:
@@ -158,6 +161,7 @@ class Boundary:
         if self.logs.out_of_reach.partitions:
             self.logs.out_of_reach.keep(find_holders(boundary.view))
         self.members = {seat.instance_id: seat.identity.member_id for seat in boundary.view.seats}
+        # If a commit of step 6 was refused, the view is a newer one, and a seat may have lost partitions in it.
         self._ledger.drop_lost(boundary.view)
         # 7. Under AvailableNow wait for acknowledgements. At other times a partition without one adds no records.
         boundary = self._acknowledgement.wait_for_commits(boundary)
@@ -166,7 +170,7 @@ class Boundary:
         self._ledger.see_unadopted(boundary.view)
         end = self._ledger.checkpoint(boundary.topics, positions)
         if self.stops.ended is not None:
-            idle = end == start and not self.logs.bounded
+            idle = end == start and not self.logs.bounded  # AvailableNow ends by itself
             self.stops.see_end(boundary.topics, positions, rests=self._rests(boundary), idle=idle)
         if end == start and not self._is_something_left(boundary):
             self._idle_check.begin(boundary, self._ledger.holdings.keys())
@@ -182,6 +186,7 @@ class Boundary:
         try:
             self.logs.see_topics(boundary.start, held)
         except KgroupError:
+            # BEFORE the commit: a deleted topic's position must not go to its successor.
             self._ledger.drop_gone(self.logs.topics)
             # The query ends: commit for the topics that are still there while our seats are in the group.
             self._commits.commit_durable(boundary.with_view(self._group.view()))

@@ -127,7 +127,7 @@ class BoundaryCommits:
         known = {
             tp
             for tp, found in committed.found.items()
-            if is_of_topic(found.text, start.topics[tp.topic].topic_id) is not False
+            if is_of_topic(found.text, start.topics[tp.topic].topic_id) is not False  # None: it names no topic
             and (
                 found.offset == remembered[tp]
                 or (found.offset > remembered[tp] and (found.writer is not Writer.US or tp in start.inherited))

@@ -56,6 +56,7 @@ class FormerSeats:
         if not former:
             return self.group_rests(view)
         if group.tells_owners:
+            # Any seat of ours may commit: the coordinator checks the member, and not who owns the partition.
             held = SeatShare(view.seats[0], frozenset(_held_by(former, group, boundary)))
             if not view.settled or self._commits.commit_remembered(boundary, [held]):
                 return False  # they leave when the group is settled and has their positions
@@ -63,6 +64,7 @@ class FormerSeats:
             self._commit_while_rebalancing(boundary, former)
         log.info("seats of an earlier run leave: %s", join([member.instance_id for member in former]))
         refused = self._group.remove_members(former, "the query was started again with fewer members")
+        # Our seats hear of this rebalance at their next heartbeats, and until then seem at rest in the old generation.
         if view.settled and len(refused) < len(former):
             self._left_in_generation = view.seats[0].identity.generation
         self._may_not_leave |= refused.keys()

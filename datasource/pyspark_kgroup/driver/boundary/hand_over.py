@@ -57,6 +57,7 @@ class HandOver:
         unadopted = self._unadopted_that_can_go(
             boundary,
             [
+                # The ledger's entry may be of another seat of ours, which has adopted what this one only claims.
                 SeatShare(seat, seat.to_give_up - (holdings & seat.owned_since.keys()) - taken)
                 for seat in boundary.view.seats
             ],
@@ -65,6 +66,7 @@ class HandOver:
         for each in adopted:
             seat = each.seat
             # A partition whose commit was not acknowledged is kept.
+            # `commit` has taken partitions out of the ledger that another application reads.
             safe = self._ledger.known_to_group({tp: each.positions[tp] for tp in each.positions.keys() & holdings})
             if going := safe | unadopted[seat.instance_id] | (seat.to_give_up & taken):
                 self._ledger.give_up(safe)

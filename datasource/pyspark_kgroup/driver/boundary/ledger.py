@@ -73,6 +73,7 @@ class Ledger:
             tp
             for tp, holding in self.holdings.items()
             if (seat := holders.get(tp)) is None
+            # `is not` first, since it is cheap and mostly decides: a boundary asks it of all partitions several times.
             or (seat.owned_since[tp] is not holding.owned_since and seat.owned_since[tp] != holding.owned_since)
         )
         self.forget(lost)
@@ -189,6 +190,7 @@ class Ledger:
         }
         owned = {tp: Owned(period=held.period, position=positions[tp]) for tp, held in self.holdings.items()}
         there = topics.keys() - forgotten
+        # Still in `owned`, so that a process that comes back claims them in its first join.
         owned |= {tp: start.owned[tp] for tp in self.unadopted & start.owned.keys() if tp.topic in there}
         left = {
             tp: position

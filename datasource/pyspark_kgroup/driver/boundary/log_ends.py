@@ -73,6 +73,7 @@ class LogEnds:
     def begin(self, partitions: Collection[TopicPartition]) -> None:
         """Begin to list `partitions`, while brokers are asked other questions before `of` needs the ends."""
         if lacking := self._lacking(partitions, self._recent()):
+            # First, so that a leader that has answered late is asked with the rest again.
             self._collect()
             self._begun = self._begin(lacking - self.unanswered.keys())
 
@@ -106,6 +107,7 @@ class LogEnds:
             self.unanswered |= answers.unanswered
             self._beside.append(_Beside(begun.listing, set(answers.unanswered)))
         late, self._late = self._late, {}
+        # Newer answers replace older ones, and the age of all is that of the older listing.
         self._listed = _Listed({**before.ends, **late, **answers.found}, min(before.at_ms, begun.at_ms))
         self.last.update(self._listed.ends)
 

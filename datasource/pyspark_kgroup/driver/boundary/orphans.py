@@ -41,6 +41,7 @@ class Orphans:
         if held is None:
             return boundary
         log.warning("the group rebalances: %s", held.reason)
+        # Any seat may commit for a partition without an owner: the coordinator checks the member alone.
         if self._commits.commit_remembered(boundary, [SeatShare(boundary.view.seats[0], held.without_owner)]):
             return boundary  # the rebalance stays held back
         return self._rebalance(boundary, held.reason)

@@ -82,6 +82,7 @@ class OutOfReach:
         """Note that leaders have answered for these meanwhile: if they fall silent now, their time begins anew."""
         for tp in partitions:
             if tp in self._absences:
+                # The absence itself ends only when a boundary has all its answers (`hear`).
                 self._absences[tp].since_ms = now_ms
 
     def hear(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:

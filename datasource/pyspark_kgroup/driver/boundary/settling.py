@@ -47,6 +47,7 @@ class Settling:
         A fresh query has no batch before that: explicit `startingOffsets` are decided once, for all partitions.
         """
         if not self.settled_once:
+            # Once in a process is enough: no topic leaves the subscription before a restart.
             left = self._options.subscription.beyond(boundary.start.topics)
             self._ledger.topics_gone = self._group.topics_gone(left) if left else frozenset()
         elif not boundary.logs.frozen or self._former_seats.group_rests(boundary.view):
@@ -61,6 +62,7 @@ class Settling:
             # Partitions that could not be given up, or seats that could not leave, are tried again a while later.
             moved_on = self._moved_on_from(boundary.view)
             seen = self._group.wait_until(moved_on, min(left_ms, HANDOVER_WAIT_MS))
+            # The group may be waiting for partitions that our own seats are to give up.
             boundary = self._hand_over.commit_and_give_up(boundary.with_view(seen))
         self.settled_once = self.settled_once or done
         if not done:

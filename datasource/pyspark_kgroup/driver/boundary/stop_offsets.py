@@ -61,6 +61,7 @@ class StopOffsets:
         """
         if self._bound is None:
             return
+        # A boundary that ends before `see_end` has not shown that the stream is at its end.
         self.ended = False
         if self._checked:
             return

@@ -174,6 +174,7 @@ class TopicLogs:
             RequestTimedOut: a partition has been out of reach for too long.
         """
         if self.bounded and self._frozen is None:
+            # Partitions of other members as well: our seats may get them while this run lasts.
             every = [tp for topic in self.topics.values() for tp in topic.partitions]
             self._frozen = self._ends.of(every)
             self._to_freeze = frozenset(every) - self._frozen.keys()
@@ -185,6 +186,7 @@ class TopicLogs:
         if late := self._to_freeze & ends.keys():
             self._frozen = {**self._frozen, **{tp: ends[tp] for tp in late}}
             self._to_freeze -= late
+        # A partition that was added since waits for the next run.
         return {tp: min(end, self._frozen[tp]) for tp, end in ends.items() if tp in self._frozen}
 
     def heard(self, held: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -232,6 +234,7 @@ class TopicLogs:
         doubtful |= {tp for tp in ends if positions[tp] > ends[tp]}
         # Look again: listed ends are a moment old, and an open transaction may hold the readable end below a position.
         self._contradicted_since_ms = {tp: ms for tp, ms in self._contradicted_since_ms.items() if tp in doubtful}
+        # AvailableNow waits here, since it has no later trigger at which to ask again.
         now = self._list_log_ranges({tp: positions[tp] for tp in doubtful}, waits=self.bounded)
         lacking = {tp for tp in now if now[tp].nearest(positions[tp]) != positions[tp]}
         if not lacking:
@@ -271,6 +274,7 @@ class TopicLogs:
             if not waits:
                 break
             if left:
+                # Not a sleep: the error of a seat that fails meanwhile ends this wait.
                 self._group.wait_until(lambda _: False, END_BELOW_ASKED_MS)
         return found
 

@@ -121,6 +121,7 @@ class Peers:
     async def end_all(self) -> None:
         """End every connection, and wait until the loop has closed their sockets."""
         while self._connected:
+            # `abort` calls `connection_lost` in the loop's next turn, so the set does not change during the iteration.
             for peer in self._connected:
                 peer.end()
             await asyncio.sleep(0)
@@ -202,7 +203,7 @@ class Peer(asyncio.Protocol):
 
     def end(self) -> None:
         """End the connection at once, and drop messages that are still to be sent. Safe to call twice."""
-        self.left_silently = False
+        self.left_silently = False  # it has not left by itself, so it counts as refused
         self._transport.abort()
 
     def expect_within(self, silence_ms: int) -> None:

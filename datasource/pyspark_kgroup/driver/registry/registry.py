@@ -218,6 +218,7 @@ class Registry:
         """
         self._counts += replace(_READS[read.by], rows=read.rows, rows_ready=read.ready)
         self.sizes.add(read.sizes)
+        # A direct read tells nothing about the seat's server.
         if read.by != "worker" and executor is not None:
             with self._lock:
                 self._seats.homes.set_warm(read.seat, executor.key, warm=True)

@@ -159,7 +159,7 @@ class Requests:
         if way is None or way.key == executor.key or executor.key in self._warned_of:
             return
         if len(self._warned_of) >= REGISTRY_CONNECTIONS_MAX:
-            self._warned_of.clear()
+            self._warned_of.clear()  # bounds the memory, and at worst a warning comes again
         self._warned_of.add(executor.key)
         log.warning(
             "Executor %s on host %s cannot reach port %d of this stream reader: it asks by way of executor %s on host "

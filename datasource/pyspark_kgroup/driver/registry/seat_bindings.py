@@ -201,8 +201,10 @@ class LiveExecutors:
         live, asked, self._asked = self.with_tasks(), self._asked, set()
         away = []
         for key in live:
+            # Capped, since in a single batch an executor may be busy with other tasks, however large the batch is.
             missed = min(reported / len(live), MISSED_TICKETS_MAX / MISSED_BATCHES_MIN)
             self._missed[key] = self._missed.get(key, 0.0) + missed if key not in asked else 0.0
+            # The only executor with tasks keeps its seats, since no other one could take them.
             if self._missed[key] >= MISSED_TICKETS_MAX and len(live) > 1:
                 away.append(key)
         self._away.update(away)
@@ -480,6 +482,7 @@ class SeatBindings:
         if part is None:
             return Binding(seat=None, at_home=False)
         may_be_home = self._may_be_home(executor)
+        # Where the seat is read now, its server can fetch ahead for the next batch. A guest's task runs elsewhere.
         if part.seat in self.homes.free and may_be_home and not for_guest:
             self.homes.move(part.seat, executor, now_ms)
         at_home = may_be_home and part.seat in self.homes.held(executor.key)

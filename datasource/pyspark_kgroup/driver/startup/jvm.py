@@ -51,6 +51,7 @@ class Jvm:
             return None
         for descriptor in map(int, os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd")):
             if _find_peer(descriptor) == address:
+                # A copy: Spark may close its own, and that number may then be another file's.
                 return cls(os.dup(descriptor))
         return None
 
@@ -92,9 +93,11 @@ def _terminations() -> int | None:
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         return None
     readable, writable = os.pipe()
+    # `_terminated` reads after every poll, and `set_wakeup_fd` refuses a descriptor that blocks.
     os.set_blocking(readable, False)
     os.set_blocking(writable, False)
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+    # Without a handler the kernel ends the process at once, and `last` would not be called.
     signal.signal(signal.SIGTERM, lambda *_: None)
     return readable
 
