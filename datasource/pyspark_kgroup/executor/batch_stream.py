@@ -33,7 +33,7 @@ class BatchSender:
         Raises:
             OSError: the worker has gone.
         """
-        data = batch.serialize()
+        data = batch.serialize()  # without the schema, which both ends know
         self._worker.sendall(_LENGTH.pack(data.size))
         self._worker.sendall(data)
 
@@ -55,6 +55,7 @@ def receive(sock: socket.socket, include_headers: bool, timeout_s: float) -> Ite
 
 
 def _exactly(sock: socket.socket, size: int) -> pa.Buffer:
+    # Arrow's own memory: the batch is then a view of it, and not a copy.
     buffer = pa.allocate_buffer(size)
     view = memoryview(buffer)
     while view:

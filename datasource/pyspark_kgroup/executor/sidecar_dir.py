@@ -102,6 +102,7 @@ class SidecarDir:
                 with lock:
                     if not _try_lock(lock.fileno()):
                         break
+                    # A sidecar may have removed the file meanwhile: a lock on it keeps no other worker out.
                     if os.fstat(lock.fileno()).st_nlink > 0:
                         yield
                         return

@@ -127,6 +127,7 @@ def _hold(path: Path) -> ApplicationKey | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         if _is_file(path, descriptor):
+            # One byte more than a key has, so that a longer file is noticed.
             key = ApplicationKey(_checked(os.read(descriptor, KEY_BYTES + 1), path), path, descriptor)
             descriptor = -1
             return key

@@ -44,6 +44,7 @@ def arrow_schema(include_headers: bool) -> pa.Schema:
 
 def repeat(text: str, rows: int) -> pa.Array:
     """`text` in each row."""
+    # Rounded up to a power of 2, so that a few cached arrays serve batches of all sizes, as slices without a copy.
     return _repeat_cached(text, 1 << (rows - 1).bit_length()).slice(0, rows)
 
 

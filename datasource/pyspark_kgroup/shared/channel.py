@@ -113,7 +113,7 @@ class Frames:
             ChannelEnded: these are not the frames of a channel.
         """
         end = self._end()
-        if end == _LENGTH.size or len(self._bytes) < end:
+        if end == _LENGTH.size or len(self._bytes) < end:  # no frame is empty, so its length is not here yet
             return None
         body = bytes(self._bytes[_LENGTH.size : end])
         del self._bytes[:end]
@@ -269,6 +269,7 @@ class Channel:
         return data
 
     def _wait(self, events: int, deadline_s: float) -> None:
+        # Not by settimeout, which would also hold for a thread that uses the other direction.
         poll = select.poll()
         poll.register(self.socket, events)
         if not poll.poll(max(0.0, deadline_s - time.monotonic()) * 1000):

@@ -467,6 +467,7 @@ def _boolean(value: object) -> bool:
 
 
 def _integer(value: object) -> int:
+    # To Python a bool is an int. JSON's true is no number.
     if not isinstance(value, int) or isinstance(value, bool) or not -_INTEGER_MAX <= value <= _INTEGER_MAX:
         raise ValueError("no integer of 64 bits")
     return value

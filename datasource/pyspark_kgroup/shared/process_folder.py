@@ -65,7 +65,7 @@ def check(folder: Path) -> None:
     Raises:
         OSError: it is not there, or not this user's alone.
     """
-    found = folder.lstat()
+    found = folder.lstat()  # not `stat`: a link's owner can point it elsewhere later
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
         raise PermissionError(errno.EPERM, "not a folder of this user alone", str(folder))
 

@@ -225,6 +225,7 @@ class BrokerConnection:
     def _exchange(self, api: int, api_version: int, body: bytes, deadline_s: float) -> memoryview:
         self._send(api, api_version, body, deadline_s)
         incoming = _Incoming(AnswerMemory(), HANDSHAKE_FRAME_BYTES_MAX, deadline_s)
+        # At the deadline `receive` raises TimeoutError.
         while (answer := incoming.receive(self._socket, deadline_s)) is None:
             pass
         return messages.answer_body(api, self._correlation_id, answer)
@@ -232,7 +233,7 @@ class BrokerConnection:
     # ---------------------------------------------------------------------------------------------------------- frames
 
     def _send(self, api: int, api_version: int, body: bytes, deadline_s: float) -> None:
-        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF  # an int32 of Kafka's
         self._socket.settimeout(_left_s(deadline_s))
         self._socket.sendall(messages.frame(api, api_version, self._correlation_id, self._client_id, body))
 
@@ -270,7 +271,7 @@ class _Incoming:
             self._fill(connected, until_s)
         if not self._missing:
             return self._answer
-        _left_s(self._deadline_s)
+        _left_s(self._deadline_s)  # for its TimeoutError
         return None
 
     def _fill(self, connected: socket.socket, until_s: float) -> None:
@@ -302,6 +303,7 @@ class Connecting:
 
     def __init__(self, broker: Broker, open_: Callable[[], BrokerConnection]) -> None:
         with _failing(broker):
+            # `select` waits for descriptors, and a future has none: one socket of this pair closes when it is done.
             self._ends, end = socket.socketpair()
             try:
                 self._opening = in_a_thread(open_, f"connect to {broker}")

@@ -75,7 +75,7 @@ class CompressedRemainder:
             while size < bytes_min:
                 pieces.append(self._stream.read_buffer(self._at_once))
                 size += pieces[-1].size
-                if pieces[-1].size < self._at_once:
+                if pieces[-1].size < self._at_once:  # a stream gives less only at its end
                     return Decompressed(_joined(pieces))
             return Decompressed(_joined(pieces), self)
 
@@ -124,6 +124,7 @@ def _snappy(data: pa.Buffer) -> pa.Buffer:
             raise Undecodable("a batch ends in the midst of a snappy block")
         block = _block(data.slice(at, length), DECOMPRESSED_BYTES_MAX - len(joined))
         at += length
+        # A payload of one block needs no copy.
         if not joined and at == data.size:
             return block
         joined += memoryview(block)
@@ -139,6 +140,7 @@ def _block(data: pa.Buffer, bytes_max: int) -> pa.Buffer:
             break
     else:
         raise Undecodable("a snappy block does not say how large it is")
+    # BEFORE the call: PyArrow allocates the announced size at once.
     if size > bytes_max:
         raise _too_large()
     return pa.Codec("snappy").decompress(data, size)

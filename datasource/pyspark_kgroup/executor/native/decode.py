@@ -166,7 +166,7 @@ class Decoder:
         count = c_int32(len(found))
         batches: list[pa.RecordBatch] = []
         decoded_bytes = 0
-        while count.value == len(found):
+        while count.value == len(found):  # a full array: there may be more
             self._call("kgroup_walk", byref(walk), found, len(found), byref(count))
             payloads = _Payloads(source, found, count.value, walk.compressed)
             for batch, leader_epoch in self._arrow_batches(payloads, start, end):
@@ -185,7 +185,7 @@ class Decoder:
 
     def _arrow_batches(self, payloads: _Payloads, start: int, end: int) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Arrow batches of the record batches found, each with the leader epoch of the last record batch in it."""
-        place, sizes = ArrowSlot(0, 0, 0, -1), Sizes()
+        place, sizes = ArrowSlot(0, 0, 0, -1), Sizes()  # -1 is below the offset delta of any record
         wanted = (self._include_headers, self._include_timestamps, ARROW_BATCH_ROWS_MAX, FETCH_JOINED_BYTES_MAX)
         while place.batch < payloads.count:
             ready = payloads.make_ready(place)
@@ -217,7 +217,7 @@ class Decoder:
 def _walk(source: pa.Buffer, start: int, end: int, aborted: Sequence[tuple[int, int]]) -> Walk:
     walk = Walk(bytes=source.address, size=source.size, start=start, end=end, leader_epoch=-1)
     if aborted:
-        producers = sorted({producer for producer, _ in aborted})
+        producers = sorted({producer for producer, _ in aborted})  # C finds one by bisection
         places = {producer: place for place, producer in enumerate(producers)}
         by_offset = sorted(aborted, key=lambda transaction: transaction[1])
         walk.aborted = (AbortedTransaction * len(aborted))(
@@ -241,7 +241,7 @@ class _Payloads:
         self.found = found
         self.count = count
         self._source = source
-        self._ready = 0 if compressed else count
+        self._ready = 0 if compressed else count  # uncompressed payloads are read in place
         self._kept: deque[tuple[int, pa.Buffer]] = deque()  # with the number of its batch
         self._kept_bytes = 0
         self._rest: CompressedRemainder | None = None  # of the last batch that is ready
@@ -295,7 +295,7 @@ class _Payloads:
     def _keep(self, payload: pa.Buffer) -> None:
         batch = self.found[self._ready - 1]
         batch.payload, batch.payload_bytes, batch.more = payload.address, payload.size, self._rest is not None
-        self._kept.append((self._ready - 1, payload))
+        self._kept.append((self._ready - 1, payload))  # C has only the address: the buffer must live on
         self._kept_bytes += payload.size
 
 

@@ -213,6 +213,7 @@ def fetch_request(
     version: int, wanted: Sequence[Wanted], bounds: Bounds, *, read_committed: bool, rack: str = ""
 ) -> bytes:
     """Ask for records of `wanted`, in the order in which the broker shall look at them."""
+    # Only neighbours are grouped, so a topic may occur twice: the broker serves partitions in this order (KIP-74).
     topics = [list(group) for _, group in groupby(wanted, key=lambda one: one.topic)]
     return b"".join(
         (
@@ -358,7 +359,7 @@ def fetch_answer(version: int, body: memoryview) -> FetchAnswer:
             topic = cursor.bytes(16) if version >= _FIRST_BY_ID else bytes(cursor.bytes_or_null())
             for _ in range(cursor.count()):
                 found.append(_fetched(cursor, topic, listed_max))
-                listed_max -= len(found[-1].aborted)
+                listed_max -= len(found[-1].aborted)  # one bound for the whole answer
             cursor.tags()
         endpoints = cursor.tags().get(_NODE_ENDPOINTS)
         if cursor.rest():

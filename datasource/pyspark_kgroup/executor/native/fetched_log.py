@@ -164,6 +164,7 @@ class FetchedLog:
         """
         again = self._in_trouble_since_s is not None
         since_s = now_s if self._in_trouble_since_s is None else self._in_trouble_since_s
+        # Of a newer epoch only: two brokers that name each other would send us to and fro.
         if error in _ANOTHER_LEADS and named is not None and named.epoch > self.leader.epoch:
             self.leader, self._replica = named, None
         elif not self.return_to_leader(now_s):
@@ -183,11 +184,13 @@ class FetchedLog:
             LogLost: the leader answered so. A replica may only be behind.
         """
         if not self.return_to_leader(now_s):
+            # `position` stays: the records that the log has there now are read on, as after any truncation.
             raise LogLost(truncated(self.partition, self.position, self.end, cut_at), self.position)
 
     def _final(self, error: int) -> FallbackToLibrdkafka:
         if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             return Refused(self.partition)
+        # librdkafka would read on by name, and take a topic that was created anew for the one that was planned.
         return self._lost() if error == ErrorCode.UNKNOWN_TOPIC_ID else self._fallback(error)
 
     def _lost(self) -> LogLost:

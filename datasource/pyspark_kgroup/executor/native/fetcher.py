@@ -199,7 +199,7 @@ class Fetcher:
         for asked in self._asked.values():
             for log in asked.logs:
                 if log.partition in partitions:
-                    log.end = log.position
+                    log.end = log.position  # `done` from now on: the answer under way is not taken for it
             asked.logs = asked.open_logs()
         for partition in partitions:
             self.left.pop(partition, None)
@@ -312,6 +312,7 @@ class Fetcher:
     def _end_silent(self, answering: Collection[BrokerConnection]) -> None:
         now_s = time.monotonic()
         for asked in list(self._asked.values()):
+            # Bytes that have come are no silence, even if this process takes them too late.
             if asked.silent_at_s() <= now_s and asked.connection not in answering:
                 with self._losing_only(asked):
                     raise BrokerFailed(f"{asked.broker} did not answer in time")
@@ -405,6 +406,7 @@ class Fetcher:
         if asked.connection is not None and asked.connection.fetch_version > messages.FETCH_BY_NAME and not by_id:
             asked.hang_up()  # that version takes ids only, and the id of one topic is unknown
         if asked.connection is None:
+            # An answer, or the driver's newer metadata, may name another address.
             asked.broker = self._brokers[asked.node_id]
             opening = partial(
                 BrokerConnection.open, asked.broker, self._settings.client_id, self._security, by_id=by_id
@@ -449,10 +451,12 @@ class Fetcher:
             logs.append(log)
         if under_way:
             raise FallbackToLibrdkafka(f"{asked.broker} did not answer for each partition that it was asked for")
+        # BEFORE positions move: if this request fails, the records of this answer are still to be read.
         self._look_up({one.preferred_replica for one in answer.fetched if one.preferred_replica >= 0}, asked)
         # From here on positions move, so an unusual answer for one log must not hold back the records of the rest.
         taken = (self._take(log, one, asked) for log, one in zip(logs, answer.fetched, strict=True) if not log.done)
         chunks = [chunk for chunk in taken if chunk is not None]
+        # A broker that refuses one partition answers at once, so the rest may be empty for lack of time.
         refused = any(one.error for one in answer.fetched)
         self._note(asked, logs, {chunk.partition for chunk in chunks}, counts=not refused)
         return chunks

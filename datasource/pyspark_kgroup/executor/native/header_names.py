@@ -21,7 +21,7 @@ def _replaced(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeDecodeError):
         raise error
     data, end = error.object, error.end
-    if data[error.start] == 0xED:
+    if data[error.start] == 0xED:  # every surrogate begins with it (U+D800 to U+DFFF)
         end = error.start + 1
         while end < min(len(data), error.start + 3) and data[end] & 0xC0 == 0x80:
             end += 1

@@ -149,6 +149,7 @@ class _Reading:
                     try:
                         yield from self._decoded(chunk)
                     except FallbackToLibrdkafka as fallback:
+                        # All ranges end here: the fetcher's positions are ahead of the decoded rows.
                         left[chunk.partition] = fallback
                         raise
                     self._quiet_since_s = time.monotonic()  # not before: brokers are not silent while Spark works
@@ -191,9 +192,11 @@ class _Reading:
         while not complete:
             decoded = self._decoders[partition].decode(chunk.records, position, end, chunk.aborted)
             position, complete = decoded.next_offset, decoded.complete
+            # These rows count as read from here on: `rest` hands over those that wait.
             self._move(partition, position)
             for batch in decoded.batches:
                 yield from self._joined(batch)
+        # The next request went out by the headers' word: a difference would leave rows out, or repeat them.
         if position != chunk.next_offset:
             raise FallbackToLibrdkafka(
                 f"{partition}: batches end at offset {position}, and their headers say {chunk.next_offset}"

@@ -133,6 +133,7 @@ def _consumer(settings: ReadSettings, unread: _Unread) -> Consumer:
     longest = max(r.end_offset - r.start_offset for r in unread.open.values())
     queued = {"queued.min.messages": str(min(_QUEUED_RECORDS, longest)), "queued.max.messages.kbytes": _QUEUED_KBYTES}
     try:
+        # The user's settings win: a link with high latency needs more ahead (kafka.queued.max.messages.kbytes).
         return Consumer({**queued, **usable_here(settings.consumer_config), "error_cb": unread.on_error}, logger=log)
     except KafkaException as problem:
         raise OptionError(f"This executor's librdkafka does not take its configuration: {problem}") from None
@@ -165,6 +166,7 @@ def _batches(
     rows = size = 0
     record_bytes = ARROW_BATCH_BYTES_MAX // _RECORDS_FIRST
     while unread.open:
+        # Not with rows pending: positions are past them, so the next consumer would not read them again.
         if not pending and unread.take_renewal() and (renewed := _renewed_consumer(settings, unread)) is not None:
             return renewed
         fitting = max(1, (ARROW_BATCH_BYTES_MAX - size) // record_bytes)
@@ -202,6 +204,7 @@ def _next_batch(consumer: Consumer, unread: _Unread, to_batch: ToBatch, records_
     idle = unread.take_idle()
     if idle is not None:
         _look_at_log(consumer, unread, idle)
+    # Else librdkafka would go on fetching behind the ranges that are done.
     if 0 < len(unread.open) < open_before:
         done = [partition for partition in consumer.assignment() if _key(partition) not in unread.open]
         consumer.incremental_unassign(done)
@@ -308,6 +311,7 @@ class _Unread:
         self._some_gone = False
         self._turn = 0
         self.resume()
+        # Both readers have one deadline, so this one has only the time that the native reader left.
         if quiet_since_s is not None:
             self._deadline_s = quiet_since_s + self._stall_timeout_s
 
@@ -343,6 +347,7 @@ class _Unread:
         elif error.code() == KafkaError._ALL_BROKERS_DOWN:
             return  # says less than the errors before it
         else:
+            # A broker that has gone away may accept us when it is back: it is waited for as any other is.
             self._refused_at_s = None
         if not self._last_error:  # the first of this read: if the read fails, its error names the last one
             log.warning("%s. Trying again, for %.0f s at most.", printable_words(error.str()), self._stall_timeout_s)
@@ -373,6 +378,7 @@ class _Unread:
                 if offset >= self._ends[partition]:
                     batch = before(batch, partition, self._ends[partition])
             self._advance({partition: offset + 1 for partition, offset in last.items()})
+        # AFTER the positions have moved past the records before it: a damaged batch is read again from there.
         for message, error in errors:
             self._heed(message, error)
         self._check(waiting=batch is None or not batch.num_rows)
@@ -469,6 +475,7 @@ class _Unread:
 
     def on_idle_look_failed(self, partition: TopicPartition, error: KafkaError) -> None:
         """The log could not be looked at. One answer does not decide whether it is gone."""
+        # Codes above 0 are brokers' answers. A code of librdkafka's own says less than an earlier error.
         if error.code() not in _UNKNOWN and (error.code() > 0 or not self._last_error):
             self.on_error(error, partition)
 
@@ -494,6 +501,7 @@ class _Unread:
             DataLoss: it is gone, and `fail_on_data_loss` is set.
             KgroupError: this user may not see it, or no record has come for too long.
         """
+        # One answer alone does not count: `_some_gone` says that librdkafka has found the topic unknown for a while.
         if error.code() in _UNKNOWN and self._some_gone:
             self._skip_loss(
                 deleted(partition, self._positions[partition], self._ends[partition]), self._ends[partition]

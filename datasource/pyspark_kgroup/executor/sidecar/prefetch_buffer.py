@@ -133,6 +133,7 @@ class PrefetchBuffer:
         """
         for partition, end in ends.items():
             span = self._spans[partition]
+            # No further than rows have come: those between there and `end` are taken by a later call.
             span.first = max(span.first, min(end, span.next))
         return self._remove(ends)
 
@@ -161,6 +162,7 @@ def _piece(batch: pa.RecordBatch) -> _Piece:
 
 
 def _one_partition_piece(partition: TopicPartition, batch: pa.RecordBatch) -> _Piece:
+    # As `_piece`, without its search for runs of rows: the caller knows that there is one run.
     offsets, rows = batch["offset"], batch.num_rows
     return _Piece(
         batch, (_PartitionRows(partition, 0, rows, offsets[0].as_py(), offsets[rows - 1].as_py()),), batch.nbytes
@@ -195,6 +197,7 @@ def _first_row_at(batch: pa.RecordBatch, run: _PartitionRows, offset: int) -> in
         return run.first_row
     if offset > run.last_offset:
         return run.end_row
+    # Value by value: a list of the column would make a Python object for each row.
     offsets = batch["offset"].slice(run.first_row, run.end_row - run.first_row)
     return run.first_row + bisect_left(offsets, offset, key=lambda one: one.as_py())
 

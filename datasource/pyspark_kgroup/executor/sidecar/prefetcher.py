@@ -52,7 +52,7 @@ class _Undecoded:
     def add(self, chunk: Chunk) -> int:
         """Append a chunk that came. Returns by how much `size` has grown."""
         listed = len(self.aborted)
-        self.pieces.append(bytes(chunk.records))
+        self.pieces.append(bytes(chunk.records))  # a copy: the next answer overwrites that memory
         self.aborted.update(chunk.aborted)
         self.next_offset = chunk.next_offset
         grown = len(chunk.records) + ABORTED_TRANSACTION_BYTES * (len(self.aborted) - listed)
@@ -114,6 +114,7 @@ class Prefetcher:
             for partition, leader in leaders.items()
             if partition not in self._leaders or self._leaders[partition] != leader
         }
+        # Answers of the former leader that are on their way are given up: the new one is asked from the span's end.
         self._pause(moved)
         for partition, leader in moved.items():
             before = self._leaders.get(partition)
@@ -176,12 +177,13 @@ class Prefetcher:
         if self._room() > 0:
             self._fetch_too(self._paused)
         else:
+            # Records of partitions that this read does not want would find no room.
             self._pause([partition for partition in self._fetched if partition not in unread])
             self._fetch_too(self._paused.intersection(unread))
         failed = [failure for partition in unread if (failure := self._failure(partition)) is not None]
         if failed and len(failed) == len(unread):
             raise failed[0]  # only now: partitions without a failure were read first
-        self._fetcher.ask(at_once=True)
+        self._fetcher.ask(at_once=True)  # not bounded by the room: the read takes these rows out at once
         for connection in self._fetcher.ready(SEAT_SERVER_LOOK_S):
             self._take(connection, unread)
 
@@ -231,14 +233,17 @@ class Prefetcher:
             connection: one that is readable.
             unread: in a read, the argument of `fetch`. None between reads.
         """
-        chunks = self._fetcher.take(connection, go_on=False)
+        chunks = self._fetcher.take(connection, go_on=False)  # asked below, as far as there is room
+        # `_room` does not count the chunks yet, and the next request must leave room for them.
         room = self._room() - sum(len(chunk.records) for chunk in chunks)
         if unread is not None:
             if room <= 0:
+                # The read has all of these partitions' records, and further ones would find no room.
                 self._pause([c.partition for c in chunks if c.next_offset >= unread.get(c.partition, _ALL)])
             self._fetcher.ask(at_once=True)
         elif room > 0:
             self._fetcher.ask(bytes_max=self._divide_room(room))
+        # One bound for all chunks: each of them may decompress to as much by itself.
         bytes_max = DECODED_BYTES_MAX
         for chunk in chunks:
             if unread is None:
@@ -308,6 +313,7 @@ class Prefetcher:
         self._ahead.advance(partition, decoded.next_offset)
         if decoded.leader_epoch >= 0:
             self._last_epochs[partition] = decoded.leader_epoch
+        # The next request went out by the headers' word: a difference would leave rows out, or repeat them.
         if decoded.complete and decoded.next_offset != min(end, chunk.next_offset):
             raise FallbackToLibrdkafka(
                 f"{partition}: batches end at offset {decoded.next_offset}, and their headers say {chunk.next_offset}"

@@ -50,6 +50,7 @@ class PrefetchQuota:
     """How many bytes each seat of one query may hold ahead: set by the sidecar, and seen by all servers at once."""
 
     def __init__(self, descriptor: int | None = None) -> None:
+        # A descriptor can be sent to a process that was forked before this query came. An anonymous mapping cannot.
         self.descriptor = os.memfd_create("kgroup share") if descriptor is None else descriptor
         if descriptor is None:
             os.ftruncate(self.descriptor, _SIZE.size)
@@ -91,7 +92,7 @@ class Process:
         self.control.close()
         with suppress(ProcessLookupError, ChildProcessError):
             os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+            os.waitpid(self.pid, 0)  # else it would stay as a zombie
 
 
 @dataclass(slots=True, eq=False)
@@ -146,10 +147,11 @@ class SeatProcesses:
             headers=settings.include_headers,
             timestamps=settings.include_timestamps,
         )
-        process.seats += 1
+        process.seats += 1  # before the sending can fail, since `release` counts it back
         try:
             with theirs:
                 data = frame(to_json(host))
+                # A stream socket may take a part of the message only. The descriptors travel with its first byte.
                 sent = socket.send_fds(process.control, [data], [theirs.fileno(), share.descriptor])
                 process.control.sendall(data[sent:])
         except (OSError, ChannelEnded) as problem:  # it has been stopped, or was killed
@@ -186,6 +188,7 @@ class SeatProcesses:
         if pid == 0:
             _become_seats_process(theirs)
         theirs.close()
+        # The sidecar's event loop waits while a seat is handed over, so a stopped process must not block that for ever.
         ours.settimeout(CHANNEL_SEND_MS / 1000)
         self._processes.append(Process(pid, ours))
         return self._processes[-1]
@@ -200,8 +203,11 @@ def _become_seats_process(control: socket.socket) -> NoReturn:
         gc.freeze()  # the sidecar's objects are not collected here: that would close descriptors
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         _name_thread("kgroup seats")
+        # The fork has the event loop's wake-up socket: a signal here would wake the sidecar's loop.
         signal.set_wakeup_fd(-1)
+        # asyncio's handler only wakes a loop, and none runs here: SIGTERM would have no effect.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        # A copy here would keep connections of workers and registries open after the sidecar has closed them.
         for descriptor in map(int, os.listdir("/proc/self/fd")):
             if descriptor > 2 and descriptor != control.fileno():
                 with suppress(OSError):  # the descriptor of the listing itself
@@ -211,7 +217,7 @@ def _become_seats_process(control: socket.socket) -> NoReturn:
         log.warning("A process of seats' servers ends: %r. The next reads start another.", problem)
         log.debug("it ends", exc_info=True)
     finally:
-        os._exit(0)
+        os._exit(0)  # not `sys.exit`, which would unwind the sidecar's event loop in this copy of it
 
 
 def _host_seats(control: socket.socket) -> None:
@@ -225,6 +231,7 @@ def _host_seats(control: socket.socket) -> None:
         if not data:
             return
         frames.feed(data)
+        # Descriptors come with the first byte of their message, so never later than the message.
         descriptors += more
         while (message := frames.next()) is not None:
             host = parse(message)
@@ -236,7 +243,7 @@ def _host_seats(control: socket.socket) -> None:
 
 def _serve(host: StartSeatServer, control: socket.socket, share: PrefetchQuota) -> None:
     """Be the server of one seat, until the sidecar hangs up or the seat cannot be fetched natively."""
-    _name_thread(f"seat {host.seat}"[-15:])
+    _name_thread(f"seat {host.seat}"[-15:])  # Linux keeps 15 bytes, and a seat's number is at the end
     settings = ReadSettings(
         consumer_config=host.config,
         include_headers=host.headers,
@@ -267,6 +274,7 @@ def _serve(host: StartSeatServer, control: socket.socket, share: PrefetchQuota) 
     finally:
         control.close()  # so that the sidecar knows
         share.close()
+        # The process may live on for other seats: this seat's memory goes back to the system now.
         del ahead
         pa.default_memory_pool().release_unused()
 

@@ -97,6 +97,7 @@ class SeatServer:
 
     def _is_asked(self, wait_s: float | None) -> bool:
         """Wait for a request of the sidecar's or for fetched records: whether there is a request."""
+        # Made anew each time: connections come and go between two waits.
         with selectors.DefaultSelector() as selector:
             selector.register(self._control, selectors.EVENT_READ)
             for connection in self._prefetcher.connections():
@@ -105,6 +106,7 @@ class SeatServer:
 
     def _request(self) -> tuple[socket.socket, Serve] | None:
         """The next read, or None if there will be no more."""
+        # One socket at most: the sidecar sends no further request before it has heard of the end of the last read.
         data, fds, _, _ = socket.recv_fds(self._control, 65_536, 1)
         worker = socket.socket(fileno=fds[0]) if fds else None
         if worker is not None:
@@ -134,8 +136,10 @@ class SeatServer:
         ends = {TopicPartition(r.topic, r.partition): r.end_offset for r in request.ranges}
         finished = False
         try:
+            # FIRST: `_take_on` decides by the spans which records are kept, so undecoded ones have to be in them.
             self._prefetcher.flush()
             self._forget_changed(tags)
+            # `starts` overrides: in a partition of both, this read begins below the position of the next batch.
             self._take_on(owned | starts, leaders)
             outlet = BatchSender(worker)
             sizes = ReadSizes({r.topic for r in request.ranges} if request.tells_sizes else ())
@@ -214,6 +218,7 @@ class SeatServer:
                 raise FallbackToLibrdkafka(
                     f"nothing came for {SEAT_SERVER_STALL_MS / 1000:.0f} s from {next(iter(unread))}"
                 )
+            # No more rows have come in this look: Spark can work on those that are here meanwhile.
             elif gathered.since_s is not None:
                 yield from gathered.flush()
             if gathered.since_s is not None and now_s > gathered.since_s + _SLOW_S:

@@ -110,7 +110,7 @@ class Sidecar:
         """
         loop = asyncio.get_running_loop()
         self._over: asyncio.Future[str] = loop.create_future()
-        loop.add_reader(self._executor_fd, self._end, "its executor has ended")
+        loop.add_reader(self._executor_fd, self._end, "its executor has ended")  # pidfd_open(2): readable at the end
         loop.add_signal_handler(signal.SIGTERM, self._end, "it has got SIGTERM")
         local = self._accept(self._listener, self._place.server, self._answer, peer_is_us)
         for lasting in (local, self._look_for_idle()):
@@ -151,6 +151,7 @@ class Sidecar:
             registry.close()
             return Ready()
         query = SidecarQuery(asked, self._executor, Link(registry, trusted=True), self._processes)
+        # BEFORE the greeting: a second worker may hand over the same query meanwhile.
         self._queries[asked.query] = query
         try:
             await query.greet(self._network[1] if self._network is not None else None)
@@ -265,7 +266,7 @@ class Sidecar:
 def main() -> None:
     """Start as the parameters on standard input say, and tell there whether that worked."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    parent = Channel(socket.socket(fileno=os.dup(0)))
+    parent = Channel(socket.socket(fileno=os.dup(0)))  # a copy, since descriptor 0 is replaced below
     parent.trust()
     try:
         parameters = parent.hear(CHANNEL_HANDSHAKE_MS / 1000)
@@ -288,6 +289,7 @@ def main() -> None:
         with suppress(ChannelEnded):
             parent.say(CannotStart(reason=str(problem)))
         return
+    # Descriptor 0 is the worker's socket: this process and its forks would keep it open after `parent` is closed.
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.close(nowhere)
@@ -325,6 +327,7 @@ def _start(parameters: SidecarParameters) -> Sidecar:
     """A sidecar that listens. Raises OSError if the executor has gone, or its folder."""
     place, executor = SidecarDir(Path(parameters.folder)), parameters.executor
     executor_fd = os.pidfd_open(executor.pid)
+    # AFTER the pidfd is open: it stays with its process, so this proves that it is not a later one with the same pid.
     if executor.key.rpartition(":")[2] != str(process_folder.start_ticks(executor.pid)):
         raise ProcessLookupError("the executor has gone")
     network = _listen_to_others(parameters.host, executor) if parameters.host else None

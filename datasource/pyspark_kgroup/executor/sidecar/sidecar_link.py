@@ -49,6 +49,7 @@ class Link:
         await self._send(to_json(message) if number is None else {**to_json(message), "id": number})
 
     async def _send(self, message: Message) -> None:
+        # Several tasks send here, and `sock_sendall` gives way between the parts of a frame.
         async with self._sending:
             try:
                 await asyncio.get_running_loop().sock_sendall(self.socket, frame(message))
@@ -76,7 +77,7 @@ class Link:
 
     async def receive_socket(self) -> socket.socket:
         """The socket that comes with the next byte, over a Unix socket. Raises ChannelEnded if none comes in time."""
-        loop, arrived = asyncio.get_running_loop(), asyncio.Event()
+        loop, arrived = asyncio.get_running_loop(), asyncio.Event()  # asyncio has no call that receives descriptors
         loop.add_reader(self.socket, arrived.set)
         try:
             async with asyncio.timeout(CHANNEL_HANDSHAKE_MS / 1000):
@@ -116,6 +117,7 @@ class RegistryLink:
         try:
             while True:
                 number, answer = await self._link.receive_numbered()
+                # No future waits any more if its `ask` has given up.
                 waiting = self._waiting.pop(number, None) if isinstance(number, int) else None
                 if waiting is not None and not waiting.done():
                     waiting.set_result(answer)
@@ -140,6 +142,7 @@ class RegistryLink:
         except TimeoutError:
             raise ChannelEnded("The registry is silent.") from None
         finally:
+            # Also if the sending failed: asyncio would log the error that `hear` sets as never retrieved.
             self._waiting.pop(number, None)
 
     async def report(self, message: Served | Resting) -> None:

@@ -104,7 +104,7 @@ class SidecarQuery:
         Raises:
             ChannelEnded: the registry does not answer, or is another query's.
         """
-        self._tasks.begin(self._registry.hear())
+        self._tasks.begin(self._registry.hear())  # first: an answer reaches `ask` only by way of `hear`
         match await self._registry.ask(
             Hello(query=self._query, executor=self._executor, sidecar=True, address=address)
         ):
@@ -125,6 +125,7 @@ class SidecarQuery:
         for server in self._servers.values():
             server.end()
         await self._tasks.end()
+        # A `_follow` that was cancelled before its first step has let go of no server.
         for name in list(self._servers):
             self._let_go(name)
         self._link.socket.close()
@@ -148,6 +149,7 @@ class SidecarQuery:
                 case _:
                     raise ChannelEnded("The registry does not answer to a heartbeat.")
             for name, server in list(self._servers.items()):
+                # Not in a read: its report would be lost, and its worker would see the server break off.
                 if name not in homes and not server.busy:
                     server.end()
             await asyncio.sleep(SIDECAR_HEARTBEAT_MS / 1000)
@@ -155,6 +157,7 @@ class SidecarQuery:
     def look_for_idle(self, now_s: float) -> None:
         """End servers that no worker has asked for long, and the query if none has asked for long at all."""
         for server in list(self._servers.values()):
+            # A single read may last longer than the idle time, since Spark sets its pace.
             if server.busy:
                 self._asked_at_s = now_s
             elif server.asked_at_s < now_s - self._idle_s:
@@ -185,12 +188,14 @@ class SidecarQuery:
                 await self._let_serve(server, link, bound, "server")
             case Bound(seat=name, ranges=ranges, home=home):
                 await link.send(ReadDirectly(seat=name, ranges=ranges, home=home))
+                # Without a timeout: the worker reads for as long as Spark takes, and its connection ends with it.
                 await self._registry.report(expect_served(await link.receive(), name))
             case _:
                 raise ChannelEnded("The registry does not answer what a ticket reads.")
 
     async def answer_other(self, link: Link, asked: ReadAtHome) -> None:
         """Answer a worker of another executor that asks for a seat with its home here. Raises as `answer`."""
+        # The registry names no home to guests then, but a peer with the key can ask without having been sent here.
         if not self._serves_others:
             raise ChannelEnded("A worker of another executor asks for records that are to stay here.")
         self._asked_at_s = time.monotonic()
@@ -199,6 +204,7 @@ class SidecarQuery:
         if not isinstance(bound, Bound):
             raise ChannelEnded("The registry does not name the seat of a read.")
         server = None
+        # A guest sends no settings, since they may hold secrets: the seat is read as for this executor's own workers.
         if bound.at_home and self._reads_as is not None:
             server = self._idle_server(bound.seat, self._reads_as)
         if server is not None:
@@ -212,6 +218,7 @@ class SidecarQuery:
         The worker has greeted us in place of the registry.
         """
         self._asked_at_s = time.monotonic()
+        # A worker looks only for a welcome: `serves_others` is for sidecars.
         await link.send(Welcome(serves_others=False))
         async with asyncio.timeout(CHANNEL_HANDSHAKE_MS / 1000):
             asked = expect_bind(await link.receive())
@@ -221,8 +228,10 @@ class SidecarQuery:
             await self._registry.report(expect_served(await link.receive(), answer.seat))
 
     async def _let_serve(self, server: Server, link: Link, bound: Bound, over: Literal["server", "network"]) -> None:
+        # BEFORE the first `await`: another request would find the server idle.
         server.busy, server.reads_over, server.asked_at_s = True, over, time.monotonic()
         try:
+            # BEFORE the socket is handed on: the worker expects this answer ahead of the server's batches.
             await link.send(ReadFromServer(seat=bound.seat, ranges=bound.ranges))
         except ChannelEnded:
             server.busy = False
@@ -233,6 +242,7 @@ class SidecarQuery:
                 await server.link.send_with_socket(asked, link.socket)
         except ChannelEnded:  # the server ends just now: the worker sees its connection end, and reads directly
             server.end()
+        # It does not even take the request, though it has no other one: it hangs.
         except TimeoutError:
             server.kill()
 
@@ -280,6 +290,7 @@ class SidecarQuery:
                     case WorkerGone():
                         server.busy = False
                     case CannotFetch(reason=reason, lasting=lasting):
+                        # The server ends by itself after this message, and the next `receive` says so.
                         self._let_rest(name, reason, SEAT_SERVER_LASTING_REST_MS if lasting else SEAT_SERVER_REST_MS)
                         await self._registry.report(Resting(seat=name))
                     case other:

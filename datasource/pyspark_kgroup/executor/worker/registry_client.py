@@ -72,6 +72,7 @@ class RegistryClient:
                     return self._bind(way, ticket)
                 except (ChannelEnded, KeyRefused) as failure:
                     self._failures.add(_mark_name(way))
+                    # The final error names the registry's address, so the registry's own failure goes with it.
                     problem = failure if problem is None or way is None else problem
                     if way is None and isinstance(failure, NobodyListens):
                         patience_s = min(insist_s, REGISTRY_GONE_MS / 1000)
@@ -94,6 +95,7 @@ class RegistryClient:
         except (ChannelEnded, KeyRefused):
             self._failures.add(_mark_name(home))
             return None
+        # No failure to remember: the seat's server is busy or rests, and may serve the next ticket.
         if not isinstance(answer, ReadFromServer):
             channel.close()
             return None
@@ -121,6 +123,7 @@ class RegistryClient:
 
 def _mark_name(way: SidecarAddress | None) -> str:
     """The mark of an executor whose workers could not use this way."""
+    # The mark is a file of this name.
     return _NO_REGISTRY if way is None else f"no-way-to-{way.executor.replace('/', '_')}-{way.port}"
 
 

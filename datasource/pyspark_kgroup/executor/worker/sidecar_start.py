@@ -54,7 +54,7 @@ class SidecarStart:
         self._on_failure = on_failure
         self._read_over = threading.Event()
         self._handed_over = threading.Event()  # a sidecar that starts no longer needs this process
-        self._handed_over.set()
+        self._handed_over.set()  # no sidecar starts now, so `on_read_over` need not wait
 
     # ---------------------------------------------------------------------------------------------------- beside reads
 
@@ -103,6 +103,7 @@ class SidecarStart:
         place = self._sidecar.require_place()
         try:
             with place.hold_lock():
+                # Asked again under the lock: another worker may have failed while this one waited for its read.
                 if not self._query.failures.has(NO_SIDECAR):
                     self._hand_over_query(self._registry.connect(), place.folder, on_handed_over)
         except BlockingIOError:
@@ -139,6 +140,7 @@ class SidecarStart:
             )
         )
         try:
+            # A descriptor needs a byte to travel with. It is not the frame's, whose reader takes no descriptors.
             socket.send_fds(channel.socket, [b"+"], [registry.fileno()])
         except OSError as problem:
             raise ChannelEnded(f"The sidecar has gone ({problem}).") from None
@@ -205,8 +207,10 @@ def _environment() -> dict[str, str]:
     chosen for these. Measured: with 64 seats of an executor with 4 cores 1,000 MB under Arrow's default, mimalloc, 390
     under jemalloc and 310 under malloc. jemalloc takes 20 % less CPU than both.
     """
+    # The sidecar starts in another folder, where a relative entry would mean another place.
     path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
     one_thread = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
     pool = "jemalloc" if "jemalloc" in pa.supported_memory_backends() else "system"
     chosen = {"ARROW_DEFAULT_MEMORY_POOL": pool, "MALLOC_ARENA_MAX": "2"}
+    # A user's choice of allocators wins. The bounds on threads hold in any case: a fork has only the forking thread.
     return {**chosen, **os.environ, "PYTHONPATH": path, **one_thread}

@@ -107,4 +107,5 @@ def _is_over_loopback(sock: socket.socket) -> bool:
         peer = ip_address(sock.getpeername()[0])
     except OSError:  # it listens
         return False
+    # An IPv6 socket shows an IPv4 peer as ::ffff:127.0.0.1, which Python 3.11 does not count as loopback.
     return (getattr(peer, "ipv4_mapped", None) or peer).is_loopback

@@ -38,6 +38,7 @@ def this_executor(task_cpus: int = 1) -> Executor:
                 command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
                 return Executor(
                     key=f"{host}:{pid}:{start_ticks(pid)}",
+                    # The one JVM of local mode has no such argument.
                     executor_id=_argument(command, "--executor-id") or "driver",
                     host=_argument(command, "--hostname") or host,
                     pid=pid,

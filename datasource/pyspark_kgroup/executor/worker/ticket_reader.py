@@ -93,7 +93,7 @@ class Worker:
 
     def _reader(self, access: RegistryAccess) -> TicketReader:
         if access not in self._readers:
-            for oldest in list(self._readers)[: 1 - _QUERIES_MAX]:
+            for oldest in list(self._readers)[: 1 - _QUERIES_MAX]:  # the newest stay, with room for one more
                 del self._readers[oldest]
             self._readers[access] = TicketReader(self._executor, access, self._warn_once)
         return self._readers[access]
@@ -147,6 +147,7 @@ class TicketReader:
             for batch in _read_directly(left, ticket.settings):
                 sizes.add(batch)
                 yield batch
+            # A server reports its own rows, so this report has only the rows that this process has read.
             if channel is not None and left and isinstance(answer, ReadDirectly | Bound):
                 with suppress(ChannelEnded):  # the registry, which counts rows, can no longer be told
                     served = Served(seat=answer.seat, by="worker", rows=sizes.rows, ready=0, sizes=sizes.by_topic())
@@ -202,7 +203,7 @@ class TicketReader:
                     yield batch
         except OSError as problem:
             log.info("The server of seat %s broke off (%s): its worker goes on.", answer.seat, problem)
-            if isinstance(problem, TimeoutError):
+            if isinstance(problem, TimeoutError):  # the end of a connection needs no report: the sidecar sees it, too
                 self._sidecar.report_hung(answer.seat)
             return tuple(unread.values())
         return ()
