@@ -211,6 +211,7 @@ class Group:
         await self._see_topics()
         confirmed: frozenset[TopicPartition] = frozenset()
         for seat in self._seats.view().seats:
+            # Asked anew for each seat: partitions may have been lost while an earlier seat's commit was under way.
             now = self._told()
             own = {
                 partition: at
@@ -300,6 +301,7 @@ class Group:
                     Lost(instance_id=seat, partitions=other, reason=reason),
                     Assigned(instance_id=seat, partitions=other),
                 ]
+                # `events` waits for changes of the seats, and this one comes from the topics.
                 self._seats.wake()
 
     def _on_taken(self, event: Event) -> None:

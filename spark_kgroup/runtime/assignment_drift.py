@@ -101,8 +101,10 @@ def find_drift(
         not_subscribed=frozenset(
             tp
             for member in group.members
+            # A subscription that cannot be read does not say which topics are meant.
             if member.subscription is not None and member.member_id not in ours
             for tp in member.assignment
+            # Partitions that do not exist are in `gone` already.
             if tp.topic not in member.subscription.topics and exists(tp, topics)
         ),
     )
@@ -120,6 +122,7 @@ def find_unshared(group: DescribedGroup, topics: Mapping[str, TopicDescription])
         for member in group.members
         for topic in {name for name in member.subscribed if name in topics} - {tp.topic for tp in member.assignment}
     )
+    # Any other name is that of a custom assignor, which this process may not have.
     if not lacking or group.protocol not in NAMES:
         return frozenset()
     chosen = assignor(group.protocol)
@@ -157,6 +160,7 @@ def _as_joining(chosen: Assignor, group: DescribedGroup, *, racks: bool) -> list
             subscription=Subscription(
                 topics=tuple(sorted(member.subscribed)),
                 owned=member.assignment,
+                # The same for all members, so that no claim is older than another one.
                 generation=0,
                 rack=member.subscription.rack if racks and member.subscription else None,
                 user_data=chosen.user_data(member.assignment, 0),

@@ -117,6 +117,7 @@ class ConsumerCalls:
             except UnsupportedApi:
                 if self._unsupported == len(versions) - 1:
                     raise
+                # Remembered, so that later heartbeats do not begin with a version that the coordinator lacks.
                 self._unsupported += 1
 
     def _to_messages(self, request: ConsumerHeartbeatRequest) -> tuple[messages.Request, ...]:

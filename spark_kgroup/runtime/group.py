@@ -81,9 +81,11 @@ class Group:
         """
         began_ms = monotonic_ms()
         await self.topics.refresh(timeout_ms=STARTUP_TIMEOUT_MS)
+        # A slow first look leaves a second at least. Mostly such a connection is open already, and takes no time.
         await self._cluster.brokers.reach_advertised(
             timeout_ms=max(1_000, began_ms + STARTUP_TIMEOUT_MS - monotonic_ms())
         )
+        # Both come before the first join, which replaces the members that `kept` names.
         kept, _ = await asyncio.gather(self._configs.describe_kept(), self._see_committed())
         seats = self._configs.first_seats()
         make_room_for(len(seats))
@@ -207,6 +209,7 @@ class Group:
             left_ms = deadline_ms - monotonic_ms()
             if left_ms <= 0:
                 break
+            # The condition was looked at without an await since, so no change is missed.
             self._seats.changed.clear()
             try:
                 async with asyncio.timeout(left_ms / 1000):

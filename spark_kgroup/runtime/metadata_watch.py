@@ -145,14 +145,17 @@ class MetadataWatch:
         except WireError as error:
             log.info("no look at the group's assignment this time: %s", error)
             return
+        # The description of a group that rebalances has no assignments.
         if group.state != "Stable":
             return
+        # `_changed` replaces the counts that our leader knows, so it is not asked once a later generation has begun.
         changed = self._generation() == generation and self._changed(metadata)
         drift = await self._drift(group, metadata)
         if self._generation() != generation:
             return
         for session in self._behind(group, metadata.topics):
             session.post(contract.RejoinWanted(reason="assigned partitions that no sync has told of"))
+        # A rebalance for these changes mends the drift as well.
         if changed:
             self._force_rebalance(changed)
         elif drift and self._leaves_to_leader(group, drift, generation):
@@ -196,9 +199,11 @@ class MetadataWatch:
             return False
         left, self._left = self._left, (found, generation)
         looks_itself = any(leader.client_id == self._settings.client.client_id for leader in static)
+        # Another drift, or one in another generation, gives the leader its time anew.
         if looks_itself or left is None or left[1] != generation or not left[0] <= found:
             return True
         configs = [session.config for session in self._sessions.values()]
+        # Eager members give up all partitions before they join, and would wait for an absent leader without any.
         reads_on = all(isinstance(config, MemberConfig) and config.cooperative for config in configs)
         if not reads_on:
             self._warn_of_leader(group, found)
@@ -239,6 +244,7 @@ class MetadataWatch:
         for session in self._sessions.values():
             if (before := session.snapshot) is not None and session.machine.leader:
                 now = _counts(before, metadata.topics)
+                # The new counts become the known ones, so that one change forces one rebalance.
                 session.snapshot = counts = now | {name: n for name, n in before.items() if name in hidden}
                 changes = [f"{topic}: {n} -> {counts[topic]}" for topic, n in before.items() if n != counts[topic]]
                 if changes:
@@ -256,8 +262,10 @@ class MetadataWatch:
             left = await asyncio.to_thread(left_out_by, custom, group, metadata.topics)
             found = replace(found, without_owner=found.without_owner - left)
         known, now = self._subscriptions, {m.instance_id or m.member_id: m.subscribed for m in group.members}
+        # The assignor has to run for this, so only a changed subscription is a reason to ask.
         if known is not None and known != now:
             found = replace(found, unshared=await asyncio.to_thread(find_unshared, group, metadata.topics))
+        # A join may have replaced them while the threads ran, and the next look has to see that.
         if self._subscriptions is known:
             self._subscriptions = now
         return found
@@ -271,8 +279,10 @@ class MetadataWatch:
         if not confirmed:
             self._held = None
             if not self._again:
+                # The assignment fits again, so the next drift is news and needs no pause.
                 self._found, self._pause_ms = None, 0
             return
+        # A later generation than that of the drift: the rebalance that was forced for it is over.
         if self._found is not None and generation != self._found[1]:
             if confirmed <= self._found[0]:
                 log.debug("a rebalance has not mended it: %s", confirmed.reason)
@@ -284,6 +294,7 @@ class MetadataWatch:
             self._pause_ms = min(max(2 * self._pause_ms, self._settings.client.metadata_max_age_ms), FORCE_AGAIN_MAX_MS)
             self._pause_ends_ms = monotonic_ms() + self._pause_ms
         self._found = (confirmed, generation)
+        # The application has no position in new partitions that it would have to commit first.
         if self._settings.work.holds_rebalances and not self._is_new(confirmed):
             self._held = (confirmed, generation)
             return

@@ -33,6 +33,7 @@ Texts = Callable[[str], tuple[str, str]]
 
 _NO_IDS: Final[Mapping[str, str]] = MappingProxyType({})
 
+# After OFFSET_METADATA_TOO_LARGE the next attempt has shorter texts.
 _AGAIN = ErrorCode.retriable_codes() | {ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.STALE_MEMBER_EPOCH}
 _MEMBERSHIP_OVER = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID})
 _ASK_WHETHER_MEMBER = _MEMBERSHIP_OVER | {ErrorCode.STALE_MEMBER_EPOCH}
@@ -104,6 +105,7 @@ class OffsetCommitter:
             acknowledged |= {tp for tp, error in errors.items() if error == ErrorCode.NONE}
             if ErrorCode.OFFSET_METADATA_TOO_LARGE in errors.values() and len(texts) > 1:
                 texts.pop(0)
+            # Parts that were not sent before the deadline have no error here, and are not tried again.
             left = {tp: left[tp] for tp, error in errors.items() if error in _AGAIN}
             wait_ms = backoff.next_ms()
             if monotonic_ms() + wait_ms > deadline_ms:
@@ -125,6 +127,7 @@ class OffsetCommitter:
     ) -> tuple[dict[TopicPartition, int], int]:
         """Commit each part of `positions` once. Returns errors and the deadline, which acknowledged parts put off."""
         errors: dict[TopicPartition, int] = {}
+        # Sorted, so that a topic is in as few parts as possible: each part has one long text for each of its topics.
         tps = sorted(positions)
         for at in range(0, len(tps), COMMIT_PARTITIONS_MAX):
             if monotonic_ms() >= deadline_ms:
@@ -143,6 +146,7 @@ class OffsetCommitter:
         errors = await self._commit_once(who, positions, texts, timeout_ms=max(1, deadline_ms - monotonic_ms()))
         # A topic that was just deleted has an error of its own, regardless of the rest.
         large = [(tp, positions[tp]) for tp, error in errors.items() if error in _TOO_LARGE]
+        # The coordinator appends a commit as a whole: if it took some of the offsets, the size was not the problem.
         if len(large) < 2 or ErrorCode.NONE in errors.values():
             return errors
         middle = len(large) // 2
@@ -155,6 +159,8 @@ class OffsetCommitter:
         self, who: MemberIdentity, positions: Mapping[TopicPartition, int], texts: Texts, *, timeout_ms: int
     ) -> dict[TopicPartition, int]:
         consumer_protocol = self._settings.protocol.is_consumer
+        # A classic member's identity stays as it was checked: the coordinator checks the member, not the partition's
+        # owner, so a newer generation would let a lost partition be committed.
         newest = self._newest(who, positions) if consumer_protocol else who
         request = messages.offset_commit(
             self._settings.group, newest, positions, texts=texts, consumer_protocol=consumer_protocol
@@ -164,12 +170,14 @@ class OffsetCommitter:
         except WireError as error:
             log.info("seat %s: commit not acknowledged: %s", who.instance_id, error)
             self._refusals[who.instance_id] = str(error)
+            # No broker sent these two codes: one is among those to try again, the other is final.
             return dict.fromkeys(
                 positions, ErrorCode.NETWORK_EXCEPTION if error.retriable else ErrorCode.INVALID_REQUEST
             )
         assert isinstance(response, messages.OffsetCommitResponse | messages.OffsetCommitResponseV9)
         errors = messages.offset_commit_errors(response)
         codes = set(errors.values())
+        # While a right is missing for some topics, acknowledged offsets of other topics must not end its minute.
         if ErrorCode.NONE in codes and not codes & RIGHTS_MISSING:
             self._topic_rights.on_granted()
             self._group_rights.on_granted()

@@ -108,6 +108,7 @@ class Offsets:
             await listing.close()
 
     def _begin(self, wanted: Mapping[TopicPartition, int], *, read_committed: bool) -> OffsetListing:
+        # The caller of `begin_ends` need not close its listing, so it is kept for `close`.
         self._listings = {each for each in self._listings if not each.ended}
         listing = self._cluster.logs.begin_list_offsets(wanted, isolation_level=int(read_committed))
         self._listings.add(listing)
@@ -146,6 +147,7 @@ class Offsets:
             asked = self._members(sorted(left))
             answers = await asyncio.gather(
                 *(self._fetch_committed(who, tps, patience_ms, timeout_ms) for who, tps in asked.items()),
+                # If one member's epoch is stale, the answers for the other members count all the same.
                 return_exceptions=True,
             )
             wait_ms = backoff.next_ms()

@@ -55,6 +55,7 @@ class OwnIds:
         on_decided: Callable[[], None] = lambda: None,
     ) -> None:
         inherits = any(each.partitions for each in settings.work.previously_owned.values())
+        # Seats that inherit partitions claim them, and the group would forget the claims while it is of type consumer.
         self.decided = not settings.protocol.own_ids_if_alone or settings.protocol.is_consumer or inherits
         self._settings = settings
         self._cluster = cluster
@@ -100,6 +101,7 @@ class OwnIds:
         except (TimeoutError, WireError) as error:
             log.info("group %s: seats keep the coordinator's member ids: %r", self._settings.group, error)
         finally:
+            # On every way out, because `GroupView.settled` waits for it.
             self.decided = True
             self._on_decided()
 
@@ -107,6 +109,7 @@ class OwnIds:
         while (generation := self._generation()) is None or not self._may_rename():
             await self._pause(OWN_IDS_POLL_MS)
         timeout_ms = self._settings.client.request_timeout_ms
+        # The group is described last, so that the description is fresh when the seats are renamed.
         reason = await self._forbidden(timeout_ms)
         group = await self._cluster.groups.describe(self._settings.group, timeout_ms=timeout_ms)
         ours = self._ours()

@@ -53,6 +53,7 @@ def resumable(
     found: dict[str | None, SeatDebt] = {}
     for member in group.members:
         name = member.instance_id
+        # A member that is joining (epoch 0) or has released its seat (-2) has no ownership to go on with.
         if name is None or name not in seats or name not in previously_owned or (member.epoch or 0) <= JOIN_EPOCH:
             continue
         if previously_owned[name].member_id not in (UNKNOWN_MEMBER_ID, member.member_id):

@@ -79,9 +79,12 @@ class SeatConfigs:
             WireError: brokers do not tell the topics of partitions that a seat has to finish.
         """
         claims = claimable(self._settings.work.previously_owned, kept, seats) if kept else {}
+        # A new coordinator may not know that we took a seat. If the member named here has it again, we take it once
+        # more.
         replaced: dict[str | None, str] = {m.instance_id: m.member_id for m in kept.members} if kept else {}
         resumptions: Mapping[str | None, Resumption] = {}
         if self._settings.protocol.is_consumer:
+            # The brokers set it, and a seat that is silent for as long has to take its partitions for lost.
             await self._ask_for_session_timeout()
             resumptions = await self._resumptions(seats, kept) if kept else {}
         return [
@@ -130,12 +133,14 @@ class SeatConfigs:
                 group=self._settings.group,
                 instance_id=instance_id,
                 topics=self._topics.names,
+                # Beside the names, since a coordinator matches a new pattern only some time after the join.
                 regex=(self._settings.pattern and self._settings.pattern.re2) or "",
                 server_assignor=protocol.server_assignor,
                 session_timeout_ms=self._session_timeout_ms,
                 rebalance_timeout_ms=protocol.rebalance_timeout_ms,
                 resumes=resumes,
             )
+        # A seat that joins after `own_ids_if_alone` was decided keeps the coordinator's id: it would not be renamed.
         own_ids = protocol.own_ids or not self._own_ids.decided
         return MemberConfig(
             group=self._settings.group,
@@ -147,6 +152,7 @@ class SeatConfigs:
             heartbeat_interval_ms=protocol.heartbeat_interval_ms,
             previously_owned=owned_before,
             replaces=replaces,
+            # The coordinator lets only a static seat be taken over under another id (`member.handlers`, renaming).
             own_id=new_member_id(self._rng.randbytes) if own_ids and instance_id else UNKNOWN_MEMBER_ID,
         )
 
@@ -216,12 +222,15 @@ class Seats:
         for session in leaving:
             instance_id = session.config.instance_id
             del self.sessions[instance_id]
+            # Its coordinator may not have answered in time, and the seat would go on asking.
             self._runs.pop(instance_id).cancel()
+        # It was an answer about these seats, and `Group.leave` is to tell of the remaining ones alone.
         self.leave_error = 0
         self.changed.set()
 
     async def close(self) -> None:
         """Stop all seats and the tasks beside them: as `Group.close`."""
+        # Under the consumer protocol a closing seat is released by a last heartbeat, which takes a round trip.
         if self._runs and self._settings.work.releases_seats:
             for session in self.sessions.values():
                 session.post(contract.Close())
@@ -232,6 +241,7 @@ class Seats:
         await self.tasks.end()
 
     def _on_failure(self, bug: BaseException) -> None:
+        # A watch serves all seats, so when one fails no seat may go on without it.
         for session in self.sessions.values():
             session.fail(GroupError(str(bug)) if isinstance(bug, KgroupError) else bug)  # one for each: it is named
         self.changed.set()
@@ -274,6 +284,7 @@ class Seats:
         # Partitions to give up that this process never owned are an earlier one's, and were held all the while.
         inherited = session.machine.to_give_up - session.owned_since.keys()
         since = [session.owned_since.get(tp) for tp in partitions if tp not in inherited]
+        # An ownership that began later is another one: the partition was lost, and another member may have read it.
         held = all(each is not None and each.generation <= who.generation for each in since)
         now = session.machine.identity
         return now if held and now.member_id == who.member_id else who

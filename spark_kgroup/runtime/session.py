@@ -127,6 +127,7 @@ class Session:
                     self._take(contract.Tick())
                     self._take(event)
                 except Exception as bug:  # noqa: BLE001 - of the machine, or of an observer: told, or it falls silent
+                    # Another `fail` would post `Close`, which may raise again, and so on without an end.
                     if self.failure is not None:
                         break
                     self.fail(bug)
@@ -201,6 +202,7 @@ class Session:
         old, self._connection = self._connection, None
         if old is not None:
             self._tasks.begin(old.close())
+        # A search for the coordinator that is under way will do, for it ends with a fresh connection.
         if self._connecting is None or self._connecting.done():
             self._connecting = self._tasks.begin(self._connect(reason, first=self._connecting is None))
 
@@ -211,6 +213,7 @@ class Session:
             await asyncio.sleep(self._backoff.next_ms() / 1000)
         while True:
             try:
+                # The lost address goes along: the broker that named it may be cut off, and would name it again.
                 connection = await self._cluster.coordinators.open(self.config.group, lost=self._connected_to)
             except WireError as error:
                 if not error.retriable:
@@ -220,6 +223,8 @@ class Session:
                 self._wait(f"is not connected: {error}")
                 await asyncio.sleep(self._backoff.next_ms() / 1000)
             else:
+                # The time of waiting goes on until an answer comes (`_note_answer`): a broker that refuses us accepts
+                # connections.
                 self._connection, self._connected_to, self.trouble = connection, connection.address, None
                 self.post(contract.Connected())
                 return
@@ -228,6 +233,7 @@ class Session:
         if error == ErrorCode.NONE:  # this is the coordinator
             self._backoff = Backoff(self._rng)
             self._wait(None)
+        # To a heartbeat REBALANCE_IN_PROGRESS is no refusal: it asks the member to rejoin.
         elif not isinstance(request, contract.HeartbeatRequest) or error != ErrorCode.REBALANCE_IN_PROGRESS:
             self._wait(f"is refused: {_API_OF[type(request)]} is answered with {ErrorCode.name_of(error)}")
 
@@ -246,20 +252,25 @@ class Session:
 
     async def _send(self, request: Asked) -> None:
         connection = self._connection
+        # The request is not lost: at `Connected` the machine decides anew which one to send.
         if connection is None:
             return
         sent = request
         if isinstance(request, contract.JoinRequest):
             sent = await self._up_to_date(request)
+            # A pattern asks brokers. The connection may have been replaced meanwhile, and the new one has a join of its
+            # own.
             if connection is not self._connection:
                 return
             self._on_join_sent()
+            # Kept for a renaming, which has to name the same rack as the join (`to_message`).
             self._said_rack = self._rack()
         try:
             message = await _translate(request, partial(to_message, sent, self.config, self._said_rack))
             response = await connection.call(message, timeout_ms=self._timeout_ms(request))
             event = await _translate(request, partial(to_event, request, response))
         except WireError as error:
+            # An old broker is no reason to fail: the seat goes on under the coordinator's member id.
             if isinstance(request, contract.RenameRequest) and isinstance(error, UnsupportedApi):
                 self.post(contract.RenameResponse(request=request, error=ErrorCode.UNSUPPORTED_VERSION))
             elif not error.retriable and connection is self._connection:
@@ -291,6 +302,7 @@ class Session:
         try:
             known = connection.address if connection is not None else None
             address = await self._cluster.coordinators.find(self.config.group, known=known, timeout_ms=timeout_ms)
+            # The next connection begins with a look for the coordinator, so this answer is of no use.
             if connection is None or connection is not self._connection:
                 return
             if address != connection.address:
@@ -300,6 +312,7 @@ class Session:
                 answer = await self._cluster.coordinators.call(self.config.group, message, timeout_ms=timeout_ms)
                 self.post(to_event(heartbeat, answer))
         except WireError as error:
+            # Silence here proves no loss: the session's timer decides whether the membership is over.
             log.info("%s: no word past the parked request: %s", self._name, error)
 
     async def _ask(self, request: ConsumerHeartbeatRequest) -> None:
@@ -318,6 +331,7 @@ class Session:
 
     async def _resolve(self, topic_ids: frozenset[UUID]) -> None:
         answer = await self._calls.resolve_topic_names(topic_ids)
+        # Brokers match the pattern, too, and may have assigned a topic that is younger than our last look.
         if self._match_now is not None and answer is not None and len(answer.names) < len(topic_ids):
             await self._match_now()
             answer = await self._calls.resolve_topic_names(topic_ids)
@@ -342,6 +356,7 @@ class Session:
             error = next(iter(still_there.values()), int(ErrorCode.NONE))
         except WireError as refused:
             log.info("%s: not confirmed that the seat was given back: %s", self._name, refused)
+            # A leaving machine waits for an answer in any case, so silence becomes one.
             error = ErrorCode.NETWORK_EXCEPTION
         self.post(contract.LeaveResponse(request=request, error=error))
 
@@ -400,6 +415,8 @@ class Session:
                 in_a_thread(partial(_assign, self._chosen(work), work, metadata.topics, hidden), "assign")
             )
             if self._still_assigns(work):
+                # 0 for a topic that is not there, so that its appearance is a change to rebalance for
+                # (`MetadataWatch`).
                 self.snapshot = {t: metadata.topics[t].partition_count if t in metadata.topics else 0 for t in wanted}
             return assignments
         return None
@@ -442,6 +459,7 @@ class Session:
         lost = self.machine.owned
         rejected = self._rejected(error)
         self.failure = error if isinstance(error, KgroupError) else rejected
+        # No process comes back for a dynamic member, and its group would wait until its session is over.
         leaves = self.config.instance_id is None and self.machine.identity.member_id != UNKNOWN_MEMBER_ID
         try:
             self._take(contract.Leave(reason="the member failed") if leaves else contract.Close())
@@ -449,6 +467,7 @@ class Session:
         except Exception:
             log.debug("%s: it does not end by itself either", self._name, exc_info=True)
             self.post(contract.Close())
+        # `Lost` first, so that the application has ended its work on the partitions when it hears of the failure.
         if lost:
             self._observer(self, contract.Lost(partitions=lost, reason=str(error)))
         self._observer(self, contract.Failed(error=rejected))

@@ -91,6 +91,7 @@ class TargetWatch:
         for session in self._sessions.values():
             if session.machine.identity in asking:
                 session.post(NewsExpected())
+        # The description is of the seats as they were when it was asked for.
         if not asking and self._settled() == settled:
             self._confirmed = settled
             self._on_known()

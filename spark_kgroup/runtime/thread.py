@@ -221,6 +221,7 @@ class GroupThread:
         if not self._thread.is_alive():
             return
         if self._group is not None:
+            # From here on calls are refused, and do not wait for a loop that is about to stop.
             group, self._group = self._group, None
             try:
                 self._call(group.close(), timeout_ms=CLOSE_TIMEOUT_MS)
@@ -228,6 +229,7 @@ class GroupThread:
                 log.warning("the group's seats did not close in time: %s", error)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CLOSE_TIMEOUT_MS / 1000)
+        # A running loop cannot be closed. Its thread is a daemon, which does not delay the exit of the process.
         if not self._thread.is_alive():
             self._loop.close()
 

@@ -64,6 +64,7 @@ class Topics:
             sorted(self._settings.topics),
             timeout_ms=timeout_ms,
             absent_after_ms=TOPIC_ABSENT_AFTER_MS,
+            # The first look waits for every topic: no earlier description could stand in for one.
             patience_ms=TOPIC_PATIENCE_MS if self.known else None,
         )
         self._check_unclear(metadata, set(self._settings.topics))
@@ -99,6 +100,7 @@ class Topics:
         member under the consumer protocol does so when it is assigned a topic that brokers have matched and we have
         not. If brokers do not answer, the known topics have to do.
         """
+        # One look serves all seats that join together: behind the lock they find its fresh answer.
         async with self._matching:
             try:
                 await self.subscribed(MATCH_AGAIN_AFTER_MS)
@@ -114,6 +116,7 @@ class Topics:
         patience_ms = TOPIC_PATIENCE_MS if self._known_at_ms else None  # the first look is of all topics, or of none
         every = await self._cluster.metadata(None, timeout_ms=timeout_ms, patience_ms=patience_ms)
         self._check_unclear(every, self.known.keys())
+        # In a thread: many names may take seconds of CPU, and heartbeats must not wait for that.
         chosen = await asyncio.to_thread(self._select, pattern, every.topics.keys() - every.internal)
         found = {name: every.topics[name] for name in chosen}
         if vanished := self.known.keys() - found.keys():
@@ -121,12 +124,14 @@ class Topics:
             self._check_unclear(named, vanished)
             hidden = {name for name, code in named.errors.items() if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED}
             found |= {name: self.known[name] for name in hidden & vanished} | dict(named.topics)
+        # One warning when the last topic goes, or at the first look, and none at each refresh.
         if not found and (self.known or not self._known_at_ms):
             log.warning("No topic that this user may see matches %r: the group waits for one.", pattern.java)
         self.known, self._known_at_ms = found, monotonic_ms()
 
     def _select(self, pattern: TopicPattern, names: Set[str]) -> tuple[str, ...]:
         """The names that match. Raises as `TopicPattern.select`."""
+        # CPU time of this thread: the wait for a busy machine is not the fault of the pattern.
         begun_s = time.thread_time()
         chosen = pattern.select(names, time.thread_time)
         took_s = time.thread_time() - begun_s
@@ -185,6 +190,7 @@ class PatternSubscription:
     async def run(self) -> None:
         """Match the pattern each `metadata_max_age_ms`, with one rebalance for all topics that came and went."""
         while True:
+            # The wait comes first, because the start has just matched the pattern.
             await asyncio.sleep(self._settings.client.metadata_max_age_ms / 1000)
             try:
                 await self._topics.refresh(timeout_ms=self._settings.client.request_timeout_ms)

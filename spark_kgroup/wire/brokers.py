@@ -149,6 +149,7 @@ class Retries:
                 wait_s = backoff.next_ms() / 1000
                 if not error.retriable or time.monotonic() + wait_s > deadline_s:
                     raise
+                # One warning for a call: its later attempts mostly fail for the same reason.
                 expected = failed is not None or isinstance(error, NotKnownYet)
                 log.log(logging.DEBUG if expected else logging.WARNING, "Trying again: %s", error)
                 failed = error
@@ -215,6 +216,7 @@ class Connections:
         Raises:
             WireError: it could not be reached.
         """
+        # A connection that has ended will do, for it keeps the versions that were negotiated.
         return (self._pool.get(address) or await self._open_pooled(address)).speaks(api_key, version)
 
     async def open_own(self, address: Address) -> Connection:
@@ -234,6 +236,7 @@ class Connections:
         """
         if self._cluster_id is None:
             self._cluster_id = answer.cluster_id
+        # An answer without an id does not contradict the known one.
         elif answer.cluster_id not in (None, self._cluster_id):
             raise ConnectionFailed(
                 f"A broker of another cluster is at {address} now (cluster id {printable_words(answer.cluster_id)}, "
@@ -376,6 +379,7 @@ class Brokers:
             self.witnesses.heard(answer[0], addresses, time.monotonic())
             return answer
         errors = list(refused.values())
+        # Brokers that all refuse us were reached, so their own error says more than the summary.
         if not any(e.retriable for e in errors) or all(isinstance(e, AuthenticationFailed) for e in errors):
             raise errors[0]
         failures = "; ".join(str(e) if str(a) in str(e) else f"{a}: {e}" for a, e in refused.items())
@@ -401,6 +405,7 @@ class Brokers:
 
         async def attempt() -> None:
             advertised = dict.fromkeys(self.nodes.values())
+            # One address is enough, because other brokers may be down.
             if not advertised or any(address in advertised for address in self.connections.addresses):
                 return
             refused: dict[Address, WireError] = {}
@@ -430,6 +435,7 @@ class Brokers:
         try:
             self.connections.check_cluster(witness, answer)
         except ConnectionFailed:
+            # An open connection is asked first, so it would give the same answer to the next question.
             self.witnesses.doubt(witness)
             await self.connections.drop(witness)
             raise

@@ -94,6 +94,7 @@ class KnownTopics:
             for topic, code in found.errors.items()
             if waited_for(code) and code not in _NO_TOPIC
         }
+        # Before `_believe`, which would make this answer the knowledge that it is compared with.
         behind = self._behind(found)
         for topic in behind:
             message = f"this broker knows less than another did: {topic}"
@@ -127,12 +128,15 @@ class KnownTopics:
     def _believe(self, found: ClusterMetadata, witness: Address) -> None:
         before = {name: self.topics[name].topic_id for name in found.topics.keys() & self.topics.keys()}
         for name, old in before.items():
+            # Without topic ids a topic that was created anew cannot be told from the old one.
             if old not in (None, found.topics[name].topic_id):
                 self._replaced[old] = None
         while len(self._replaced) > REPLACED_TOPICS_MAX:
+            # The oldest one: a dict keeps the order of insertion.
             del self._replaced[next(iter(self._replaced))]
         self.topics.update({n: with_known_epochs(t, self.topics.get(n)) for n, t in found.topics.items()})
         self._internal |= found.internal
+        # A partition for which the answer names no leader has lost its old one, too.
         self.leaders = {tp: leader for tp, leader in self.leaders.items() if tp.topic not in found.topics}
         self.leaders.update(found.leaders)
         self._told_by.update(dict.fromkeys([*found.topics, *found.errors], witness))
@@ -143,6 +147,7 @@ class KnownTopics:
         waiting = [found.unclear[t].error for t in sorted(found.unclear) if self._is_waited_for(t, patience_ms)]
         if waiting:
             code = waiting[0].code
+            # With a patience, `with_last_seen` warns of the topic, so the retries need not.
             kind = BrokerError if patience_ms is None else NotKnownYet
             raise kind("Metadata", code, listed([str(error.message) for error in waiting if error.code == code]))
 
@@ -153,6 +158,7 @@ class KnownTopics:
             for topic, code in found.errors.items()
             if topic not in found.unclear
             and not self.is_gone(topic, code, absent_after_ms)
+            # A denial is waited for regardless of the patience: only more denials, or an answer, decide it.
             and (code in _NO_TOPIC or self._is_waited_for(topic, patience_ms))
         }
         if not denied:
@@ -161,6 +167,7 @@ class KnownTopics:
         told = patience_ms is not None and not _NO_TOPIC & set(denied.values())
         kind = BrokerError if self.topics.keys() & denied and not told else NotKnownYet
         error = kind("Metadata", denied[min(denied)], listed(sorted(denied)))
+        # The topic does not count as unknown yet, so a later answer may differ from this one.
         error.retriable = True
         raise error
 
@@ -200,6 +207,7 @@ class KnownTopics:
             patience_ms = TOPIC_GONE_AFTER_MS if topic in self.topics else absent_after_ms
             return self._denials.suffice(topic, patience_ms)
         patience_ms = AUTHORIZATION_GRACE_MS if code in RIGHTS_MISSING else TOPIC_GONE_AFTER_MS
+        # Patience is for topics that were there before. The first refusal of any other one is final.
         return topic not in self.topics or (time.monotonic() - self._unclear.since_s(topic)) * 1000 >= patience_ms
 
     def is_denied(self, topic: str) -> bool:
@@ -364,6 +372,7 @@ class Logs:
     ) -> None:
         """Ask one leader. `found` gets its offsets, `errors` the reasons for the rest, whose leader is forgotten."""
         address = self._brokers.nodes.get(node)
+        # Set in advance, because the caller may cancel this call, and each partition needs an error then, too.
         errors |= dict.fromkeys(wanted, RequestTimedOut(f"{address or f'Broker {node}'} has not answered ListOffsets."))
         try:
             if address is None:
@@ -377,6 +386,7 @@ class Logs:
         except WireError as error:
             errors |= dict.fromkeys(wanted, error)
         finally:
+            # After a cancellation, too: the next attempt is to look for another leader than a silent one.
             unanswered = wanted.keys() - found.keys()
             for tp in wanted.keys() - unanswered:
                 errors.pop(tp, None)
@@ -466,6 +476,7 @@ class Cluster:
         async def attempt() -> ClusterMetadata:
             found = await self._look_up(wanted)
             self._known.check_unclear(found, patience_ms)
+            # With no time for another attempt a denial is an answer: it says more than a timeout would.
             if time.monotonic() + RETRY_BACKOFF_MAX_MS / 1000 < ends_at_s:
                 self._known.check_denied(found, absent_after_ms, patience_ms)
             return found if patience_ms is None else self._known.with_last_seen(found)
@@ -490,12 +501,14 @@ class Cluster:
             found = await self.brokers.shared.join_or_start(
                 ("names", key), lambda: self._ask_for_names(key, timeout_ms)
             )
+        # The answer at hand may be older than the news that a topic was created anew.
         return {each: found.names[each] for each in topic_ids & found.names.keys() if not self._known.is_replaced(each)}
 
     async def _ask_for_names(self, topics: tuple[str, ...], timeout_ms: int) -> _Names:
         asked_at_s = time.monotonic()
         metadata = await self.metadata(topics, timeout_ms=timeout_ms, patience_ms=TOPIC_PATIENCE_MS)
         found = _Names({t.topic_id: t.name for t in metadata.topics.values() if t.topic_id is not None}, asked_at_s)
+        # The newest answer alone: under a pattern the topics of the key change, and old answers would pile up.
         self._names = {topics: found}
         return found
 
@@ -511,6 +524,7 @@ class Cluster:
         found = self._known.hear(found, witness, node, named=topics is not None)
         if found.unclear:
             self.brokers.witnesses.doubt(witness)
+        # A broker that knows less of a topic may not know all brokers either, so those that we know stay.
         knows_less = bool(found.unclear.keys() - found.errors.keys())
         self.brokers.nodes = {**nodes, **self.brokers.nodes} if knows_less else nodes
         return found

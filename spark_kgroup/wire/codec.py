@@ -86,6 +86,7 @@ def decode_response(request_type: type[Request], frame: bytes) -> Response:
         ProtocolViolation: it is not that response, or more than it.
     """
     response_type = RESPONSE_OF[request_type]
+    # The error code follows the correlation id at once: in no version has the header of this answer tagged fields.
     if response_type is ApiVersionsResponse and frame[4:6] == _INT16.pack(ErrorCode.UNSUPPORTED_VERSION):
         response_type = ApiVersionsResponseV0
     cursor = _Cursor(frame, response_type.__name__)

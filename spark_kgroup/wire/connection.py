@@ -243,6 +243,7 @@ class Connection:
         return await answer
 
     def _overdue(self, correlation_id: int, message: str) -> None:
+        # The call that is overdue hears that it timed out, the other calls that the connection was closed.
         answer = self._waiting.pop(correlation_id).answer
         if not answer.done():
             answer.set_exception(RequestTimedOut(message))
@@ -252,6 +253,7 @@ class Connection:
         try:
             while True:
                 (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
+                # Each response begins with a correlation id, which is as long as the length itself.
                 if not _LENGTH.size <= length <= self._frame_bytes_max:
                     raise ProtocolViolation(
                         f"{self.address} sent a frame of {length} bytes: this is not a Kafka broker's plain listener "
@@ -276,6 +278,7 @@ class Connection:
         if correlation_id not in self._waiting:
             raise ProtocolViolation(f"{self.address} answered request {correlation_id}, which was never sent.")
         waiting = self._waiting[correlation_id]
+        # Before the decoding, which may take long: the broker has answered in time.
         waiting.timer.cancel()
         if not waiting.answer.done():  # else its caller was cancelled, and the answer is dropped
             response = await self._decode(waiting.request_type, frame)
@@ -307,6 +310,7 @@ class Connection:
                 waiting.answer.set_exception(error.again())
         self._waiting.clear()
         self._drained.set()
+        # A renewal that fails ends the connection itself, and must not cancel itself in the midst of that.
         if self._renewing is not None and self._renewing is not asyncio.current_task():
             self._renewing.cancel()  # calls that wait for it raise this error when they send
         # Not close(): that waits until the unsent bytes are sent, also if the peer reads no more.
@@ -325,6 +329,7 @@ class Connection:
     async def _ask(self, request: Request) -> Response:
         """As `call`, for the requests of authentication itself."""
         self._check_version(request)
+        # Not by `call`, which holds requests back until this authentication is over.
         return await self._exchange(request, min(self._request_timeout_ms, CONNECT_TIMEOUT_MS))
 
     async def _renew_before(self, request: Request, timeout_ms: int) -> None:
@@ -333,6 +338,7 @@ class Connection:
             self._renewing = asyncio.create_task(self._renew(), name=f"authenticate anew at {self.address}")
         # Wait without awaiting the task: a cancelled caller must not end it halfway, and its error ends the connection.
         held_s = max(0.0, self._renewable_at_s - asyncio.get_running_loop().time())
+        # A broker refuses two authentications within a second. That wait is ours, so it does not use up the bound.
         done, _ = await asyncio.wait([self._renewing], timeout=timeout_ms / 1000 + held_s)
         if not done:
             message = f"{self.address}: {_name(request)} waited {timeout_ms} ms for the SASL session to be renewed."
@@ -357,6 +363,7 @@ class Connection:
     async def _negotiate(self, timeout_ms: int) -> None:
         """Learn the broker's version ranges. A broker too old for v3 says so in a v0 answer (KIP-511)."""
         hello = messages.ApiVersionsRequest(client_software_name=_SOFTWARE, client_software_version=_software_version())
+        # Not by `call`, which checks the request against versions that are not known yet.
         response = await self._exchange(hello, timeout_ms)
         if isinstance(response, messages.ApiVersionsResponseV0):
             response = await self._exchange(messages.ApiVersionsRequestV0(), timeout_ms)

@@ -145,6 +145,7 @@ class Coordinators:
         try:
             yield
         except UnsupportedApi:
+            # The broker that named it is not doubted: it named a coordinator, which merely lacks the API.
             self._known.pop(group, None)
             raise
         except WireError:
@@ -366,6 +367,7 @@ class CommittedLookUp:
         except UnsupportedApi:  # a broker too old to check the member: ask without it
             response = await self._call(self._requests[-1])
         assert isinstance(response, messages.OffsetFetchResponse | messages.OffsetFetchResponseV9)
+        # Each attempt asks for all partitions again.
         self.refused.clear()
         try:
             found = parse_committed(response, self._wanted, self.refused)
@@ -374,6 +376,7 @@ class CommittedLookUp:
                 raise
             log.warning("%s They are taken for partitions without a committed offset.", error)
             found = {**error.found, **dict.fromkeys(error.missing)}
+        # A final error goes before one that may pass, for which the look-up would be repeated in vain.
         final = next((error for error in self.refused.values() if not error.retriable), None)
         if final is not None:
             raise final

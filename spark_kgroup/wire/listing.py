@@ -78,8 +78,10 @@ class OffsetListing:
             UnknownTopic: two brokers deny a topic that was there.
             WireError: a leader's error that no further attempt can mend.
         """
+        # Not `wait_for`, which would cancel the listing: it goes on after an answer without some partitions.
         await asyncio.wait([self._task], timeout=patience_ms / 1000)
         if self._task.done() and not self._task.cancelled():
+            # Only a fault of our own is raised here: `_run` keeps the errors of brokers in `_failure`.
             self._task.result()
         if self._failure is not None:
             raise self._failure
@@ -128,6 +130,7 @@ class OffsetListing:
                     del asked[task]
                     task.result()
             self._check(self._found, self._errors)
+            # All leaders may have answered with errors at once, and would be asked again in a tight loop.
             if not self._wanted.keys() <= self._found.keys():
                 await pause
         finally:

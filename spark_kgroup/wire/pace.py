@@ -73,6 +73,7 @@ class Pace:
 
     def on_failed(self, address: Address, failure: WireError | None = None) -> None:
         """No connection came about, for `failure`, or one that never answered."""
+        # Taken out and put at the end, so that `_put` forgets the address that failed longest ago.
         row = self._rows.pop(address, None) or _Row(Backoff(self._rng))
         row.failure = failure
         row.next_at_s = asyncio.get_running_loop().time() + row.backoff.next_ms() / 1000

@@ -80,6 +80,7 @@ class Denials:
         One broker may answer under several addresses, so one that is not known counts for none.
         """
         denial = self._denials.get(topic)
+        # After a time without a question the topic may have been there in between.
         lapsed = denial is not None and not denial.believed and now_s - denial.last_s > TOPIC_GONE_AFTER_MS / 1000
         if denial is None or lapsed:
             denial = self._denials[topic] = _Denial(now_s, now_s)
@@ -92,6 +93,7 @@ class Denials:
         denial = self._denials.get(topic)
         if denial is None:
             return False
+        # From the first denial to the last one, not until now: time in which no broker was asked proves nothing.
         long = denial.last_s - denial.since_s >= patience_ms / 1000
         denial.believed = denial.believed or long or len(denial.nodes) > 1
         return denial.believed

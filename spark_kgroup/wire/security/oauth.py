@@ -152,6 +152,8 @@ class ClientCredentials:
         Raises:
             AuthenticationFailed: it refused, could not be asked, or answered with no token and expiry.
         """
+        # `expires_in` counts from the answer. A life that is counted from the question ends a little early, and never
+        # late.
         now_s = time.time()
         status, body = self._post()
         try:
@@ -162,6 +164,7 @@ class ClientCredentials:
             raise AuthenticationFailed(self._refusal(status, answer), retriable=status not in _REFUSALS)
         try:
             value = str(answer["access_token"])
+            # RFC 6749 (section 5.1) only recommends `expires_in`, and a JWT tells its expiry itself.
             expires_at_s = now_s + float(answer["expires_in"]) if "expires_in" in answer else _read_expiry(value)
         except (KeyError, TypeError, ValueError):
             raise AuthenticationFailed(

@@ -45,6 +45,7 @@ class Secured:
         """As `Security.ssl_context`. Files are looked at beside the event loop, for a file system may hang."""
         if self._tls is None:
             return None
+        # Without files there is no file system that could hang.
         if not self._tls.files:
             return self._tls.context()
         return await asyncio.wrap_future(in_a_thread(self._tls.context, "look at certificates"))
@@ -69,6 +70,7 @@ class Secured:
         """Say since when the broker refuses us, and if it accepted us before, let us try again for a while."""
         now_s, grace_s = time.monotonic(), AUTHENTICATION_GRACE_MS / 1000
         before = self._refusals.get(address)
+        # After a longer time without a refusal the minute begins anew.
         since_s = before.since_s if before is not None and now_s - before.last_s <= grace_s else now_s
         self._refusals[address] = _Refusals(since_s, now_s)
         if self._wall_accepted_at_s is None:

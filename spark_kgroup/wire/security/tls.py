@@ -127,6 +127,7 @@ def client_context(settings: SecuritySettings) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # The order matters: the ssl module refuses CERT_NONE while host names are checked.
     context.check_hostname = settings.verify_hostname and settings.verify_certificate
     context.verify_mode = ssl.CERT_REQUIRED if settings.verify_certificate else ssl.CERT_NONE
     trust(context, settings.ca_location, settings.ca_pem, "ssl.ca")
