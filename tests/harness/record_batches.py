@@ -110,7 +110,7 @@ def compressed(codec: str, data: bytes, *, xerial: bool = False) -> bytes:
         case "none":
             return data
         case "gzip":
-            return gzip.compress(data, 1)
+            return gzip.compress(data, 1, mtime=0)  # as Java writes it, and the same bytes at any time
         case "snappy" if not xerial:
             return bytes(pa.compress(data, "snappy", asbytes=True))
         case "snappy":
