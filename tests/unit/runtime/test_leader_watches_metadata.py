@@ -254,7 +254,7 @@ def test_a_topic_of_which_brokers_do_not_say_what_it_is_holds_up_neither_rebalan
     async def scenario(coordinator: Coordinator, group: Group) -> None:
         world = coordinator.world
         topic, code = world.topic, KioErrorCode.leader_not_available
-        world.topic = lambda name, error: topic(name, code if name == "unclear" else error)  # type: ignore[method-assign]
+        monkeypatch.setattr(world, "topic", lambda name, error: topic(name, code if name == "unclear" else error))
         coordinator.others, coordinator.claims = ("unclear",), frozenset({unclear_0})
         coordinator.rebalances = True
         await joined_again(coordinator, 2)
@@ -267,7 +267,7 @@ def test_a_topic_of_which_brokers_do_not_say_what_it_is_holds_up_neither_rebalan
         (warning,) = [record.getMessage() for record in caplog.records if "the others go on" in record.getMessage()]
         assert "Topic 'unclear' is left out" in warning
         assert "LEADER_NOT_AVAILABLE: unclear" in warning
-        world.topic = topic  # type: ignore[method-assign]
+        monkeypatch.setattr(world, "topic", topic)
         world.leaders |= {unclear_0: 0, TopicPartition("unclear", 1): 0}
         await until(lambda: len(world.described["other"][2]) == 2)
         assert coordinator.reasons[3:] == ["partition count changed (unclear: 0 -> 2)"]
