@@ -134,6 +134,9 @@ class Boundary:
                 log.info("a topic was deleted or created again during the boundary, which starts over: %s", error)
 
     def _cross(self, start: Checkpoint, limit: Limit, *, at_once: bool) -> Checkpoint:
+        # The steps see `start` as its writer left it; the next checkpoint says that another query wrote it. Else
+        # records are lost: 1. A query changes its group, and reads 20 to 30. 2. Checkpoint and sink are restored to 20,
+        # before the change. 3. Were its partitions inherited, the committed 30 would count, and no sink had 20 to 30.
         self._ledger.begin_boundary(start.continued_by(self._options.group_id, self._us.app))
         boundary = BoundaryState(start=start, logs=self.logs, view=self._group.view())
         # Seats that are to leave are work that the idle check does not see.
