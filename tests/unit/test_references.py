@@ -28,6 +28,20 @@ DECISIONS = {int(page.name[:4]): page for page in (ROOT / "docs" / "develop" / "
 
 OF_LIBRDKAFKA = {"CONFIGURATION.md"}
 A_DECISION = re.compile(r"(?:[Dd]ecisions?|Amended by|[Aa]mends) (\d+)((?:(?:, | and |, and )\d+)*)")
+A_DECISION_AMONG_DECISIONS = re.compile(r"\((\d{1,3})((?:, \d{1,3})*)\)")
+"""The bare number with which a page of the decisions names another one."""
+
+BACK = {
+    "Amends": "Amended by",
+    "Changes": "Changed by",
+    "Adds to": "Extended by",
+    "Restores": "Restored by",
+    "Supersedes": "Superseded by",
+}
+BACK |= {back: forth for forth, back in BACK.items()}
+"""How a decision's status names another decision -> how that one's status names it in turn."""
+
+A_RELATION = re.compile(rf"({'|'.join(BACK)}) (\d+(?:(?:, | and )\d+)*)(?:: \D*)?")
 A_SECTION = re.compile(r"\bsections? \d")
 AN_OUTSIDE_SOURCE = re.compile(r"(?:RFC \d+|KIP-\d+)\W+(?:\w+ ){0,3}$")
 A_DOCUMENT = re.compile(r"(?<![\w.])[\w/-]+\.md\b(?!\.)")
@@ -48,7 +62,8 @@ def dangling(path: Path, text: str) -> Iterator[str]:
     for found in A_SECTION.finditer(text):
         if not AN_OUTSIDE_SOURCE.search(" ".join(text[max(0, found.start() - 60) : found.start()].split()) + " "):
             yield f"{where(path, text, found.start())}: a section of what? {found[0]!r}"
-    for found in A_DECISION.finditer(text):
+    bare = A_DECISION_AMONG_DECISIONS.finditer(text) if path in DECISIONS.values() else ()
+    for found in (*A_DECISION.finditer(text), *bare):
         for number in re.findall(r"\d+", found[1] + found[2]):
             if int(number) not in DECISIONS:
                 yield f"{where(path, text, found.start())}: there is no decision {number}"
@@ -62,16 +77,46 @@ def test_a_reference_leads_to_a_document_section_or_decision_that_exists(path: P
     assert list(dangling(path, path.read_text())) == []
 
 
+def status_of(number: int) -> str:
+    """The second paragraph of a decision's page."""
+    return " ".join(DECISIONS[number].read_text().split("\n\n")[1].split())
+
+
+def relations_of(status: str) -> Iterator[tuple[str, int]]:
+    """Each decision that a status names, with the words before it.
+
+    Raises:
+        AssertionError: a number stands there without such words, so that a reader cannot tell its meaning.
+    """
+    for sentence in status.rstrip(".").split(". "):
+        if re.search(r"\d", sentence):
+            found = A_RELATION.fullmatch(sentence)
+            assert found, f"{sentence!r} does not begin with one of {sorted(BACK)}, or has a number elsewhere"
+            yield from ((found[1], int(number)) for number in re.findall(r"\d+", found[2]))
+
+
 @pytest.mark.parametrize("number", DECISIONS)
 def test_a_decision_says_its_status_and_stands_in_the_index(number: int) -> None:
     page = DECISIONS[number]
-    title, _, status, *_ = page.read_text().splitlines()
+    title = page.read_text().splitlines()[0]
     assert title.startswith(f"# {number}. ")
-    assert status.startswith("*Status*: ")
-    for amended in re.findall(r"Amends (\d+)(?: and (\d+))?", status):
-        for other in filter(None, amended):
-            assert f"Amended by {number}" in DECISIONS[int(other)].read_text().splitlines()[2]
-    assert f"]({page.name})" in (page.parent / "index.md").read_text()
+    assert status_of(number).startswith("*Status*: ")
+    listed = f"| {number} | [{title.removeprefix(f'# {number}. ')}]({page.name}) |"
+    assert listed in (page.parent / "index.md").read_text()
+
+
+@pytest.mark.parametrize("number", DECISIONS)
+def test_a_decision_and_one_that_changed_it_name_each_other(number: int) -> None:
+    for words, other in relations_of(status_of(number)):
+        assert (BACK[words], number) in relations_of(status_of(other)), f"{other} does not say {BACK[words]} {number}"
+
+
+@pytest.mark.parametrize(
+    "status", ["*Status*: Accepted. 86 lets it hold for TLS as well.", "Accepted. Changes decision 81.", "Since 4.3."]
+)
+def test_a_number_in_a_status_that_does_not_say_its_relation_is_found(status: str) -> None:
+    with pytest.raises(AssertionError, match="does not begin with"):
+        list(relations_of(status))
 
 
 @pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"])
@@ -112,6 +157,11 @@ def test_a_documents_prose_is_wrapped_at_120_columns(path: Path) -> None:
 )
 def test_a_reference_that_leads_nowhere_is_found(text: str) -> None:
     assert len(list(dangling(ROOT / "README.md", text))) == 1
+
+
+def test_a_bare_number_is_a_reference_among_decisions_alone() -> None:
+    assert len(list(dangling(DECISIONS[1], "as before (74), and (8, 999)"))) == 2
+    assert list(dangling(ROOT / "README.md", "in Spark's answer (74)")) == []
 
 
 @pytest.mark.parametrize(
