@@ -1,7 +1,9 @@
 """References in the code and its documents lead to files and sections of this repository. Documents are wrapped."""
 
+import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,8 @@ A_RELATION = re.compile(rf"({'|'.join(BACK)}) (\d+(?:(?:, | and )\d+)*)(?:: \D*)
 A_SECTION = re.compile(r"\bsections? \d")
 AN_OUTSIDE_SOURCE = re.compile(r"(?:RFC \d+|KIP-\d+)\W+(?:\w+ ){0,3}$")
 A_DOCUMENT = re.compile(r"(?<![\w.])[\w/-]+\.md\b(?!\.)")
+A_MESSAGE = re.compile(r"(?<!\*)\*([^*]+)\*(?!\*)")
+OF_SPARK = {"Python worker failed to connect back"}
 A_PATH = re.compile(r"`([\w./-]+\.py|(?:spark_kgroup|datasource|pyspark_kgroup|tests|examples|conf)/[\w./-]*)`")
 
 
@@ -117,6 +121,36 @@ def test_a_decision_and_one_that_changed_it_name_each_other(number: int) -> None
 def test_a_number_in_a_status_that_does_not_say_its_relation_is_found(status: str) -> None:
     with pytest.raises(AssertionError, match="does not begin with"):
         list(relations_of(status))
+
+
+@cache
+def said_by_the_product() -> str:
+    """All texts in the code, with a line for each and `...` for the places that are filled in."""
+    texts: list[str] = []
+    for path in (p for folder in ("spark_kgroup", "datasource") for p in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                texts.append(
+                    "".join(str(part.value) if isinstance(part, ast.Constant) else "..." for part in node.values)
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(re.sub(r"%[\d.]*[a-z]", "...", node.value))
+    return "\n".join(" ".join(text.split()) for text in texts)
+
+
+def quoted_in(page: str) -> Iterator[str]:
+    """The parts of the messages that the first column of a page's tables quotes, between the places filled in."""
+    for line in page.splitlines():
+        if line.startswith("| "):
+            for message in A_MESSAGE.findall(line.split(" | ")[0]):
+                yield from (part.strip(" .,:()") for part in message.split("..."))
+
+
+def test_a_message_that_a_page_explains_is_one_of_the_product() -> None:
+    parts = set(quoted_in((ROOT / "docs" / "operate" / "troubleshooting.md").read_text())) - OF_SPARK
+    parts = {part for part in parts if not re.fullmatch(r"[A-Z_]*", part)}  # not Kafka's names of errors
+    assert len(parts) > 60
+    assert [part for part in sorted(parts) if part not in said_by_the_product()] == []
 
 
 @pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"])
