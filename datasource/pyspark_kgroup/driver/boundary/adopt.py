@@ -22,7 +22,6 @@ from pyspark_kgroup.driver.boundary.hand_over import HandOver
 from pyspark_kgroup.driver.boundary.ignored_commits import IgnoredCommitWarnings
 from pyspark_kgroup.driver.boundary.ledger import Holding, find_holders
 from pyspark_kgroup.driver.boundary.stop_offsets import StopOffsets
-from pyspark_kgroup.driver.timestamps import check_without_record
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, LEADER_PATIENCE_MS, SETTLE_TIMEOUT_MS
 from pyspark_kgroup.offsets.adoption import Committed, Start, adopted_start, make_period
 from pyspark_kgroup.offsets.data_loss import out_of_log
@@ -259,7 +258,10 @@ class StartOffsets:
         records = logs.at(at, LEADER_PATIENCE_MS, read_committed=read_committed)
         found |= answered(records)
         without = {tp: at for tp, at in timestamps.items() if tp not in found and tp not in records.unanswered}
-        check_without_record(self._options.starting_offsets, without)
+        if without:
+            from pyspark_kgroup.driver.batch.timestamps import check_without_record  # few queries start by timestamp
+
+            check_without_record(self._options.starting_offsets, without)
         ends = logs.ends([*latest, *without], LEADER_PATIENCE_MS, read_committed=read_committed)
         return self._within_logs(boundary, starts, {**found, **answered(ends)}, heard)
 
