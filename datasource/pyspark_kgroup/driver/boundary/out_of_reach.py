@@ -94,7 +94,7 @@ class OutOfReach:
         back = {tp: self._absences.pop(tp) for tp in partitions if tp in self._absences}
         if back:
             for_s = (self._clock() - min(absence.told_since_ms for absence in back.values())) / 1000
-            log.warning("There are answers for %s again, after %.0f s: it is read on.", join(sorted(back)), for_s)
+            log.warning("Brokers answer for %s again, after %.0f s. Reading continues.", join(sorted(back)), for_s)
 
     def wait_no_longer(self, partitions: Iterable[TopicPartition]) -> bool:
         """Whether a run that ends by itself has waited long enough for `partitions`, of which it warns once."""
@@ -107,8 +107,7 @@ class OutOfReach:
             absences[tp].given_up = True
         if left:
             log.warning(
-                "This run ends without what is left of %s, for which there was no answer for %s: the next run goes "
-                "on there.",
+                "This run ends without the rest of %s, for which no broker has answered for %s. The next run reads it.",
                 join(left),
                 self._bound,
             )
