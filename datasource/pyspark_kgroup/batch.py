@@ -32,7 +32,7 @@ class KgroupReader(DataSourceReader):
     @brief_errors()
     def partitions(self) -> Sequence[InputPartition]:
         """One ticket for each task."""
-        from pyspark_kgroup.driver.batch_plan import plan_batch
+        from pyspark_kgroup.driver.batch.batch_plan import plan_batch
         from pyspark_kgroup.options.batch_options import given_for_streams, parse_batch
 
         options = parse_batch(self._given)

@@ -29,7 +29,7 @@ class EndedQueries:
         self._endless: set[str] = set()
 
     def see(self, run: str, progress: Mapping[str, Any]) -> None:
-        """Remember a run that has a source without an end, by its progress: such a source gets none later."""
+        """Remember a run with an endless source, as `progress` shows it: that run is never stopped."""
         if any(ended is None for ended in _ended(progress)):
             with self._lock:
                 self._endless.add(run)

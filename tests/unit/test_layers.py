@@ -59,13 +59,11 @@ SOURCE_ROOMS: dict[str, set[str]] = {
 }
 # The rooms within the two halves; the rule is the same.
 INNER_ROOMS: dict[str, set[str]] = {
-    "driver/leaders": set(),
-    "driver/timestamps": set(),
     "driver/startup": set(),
     "driver/registry": set(),
-    "driver/boundary": {"timestamps"},
-    "driver/batch_plan": {"leaders", "timestamps"},
-    "driver/ticket_plan": {"leaders", "registry", "boundary"},
+    "driver/batch": set(),
+    "driver/boundary": {"batch"},
+    "driver/ticket_plan": {"batch", "registry", "boundary"},
     "driver/query": {"startup", "registry", "boundary", "ticket_plan"},
     "driver/__init__": set(),
     "executor/sidecar_dir": set(),

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from pyspark_kgroup.driver.batch.leaders import find_leader, make_ranges
 from pyspark_kgroup.driver.boundary.boundary import Boundary
-from pyspark_kgroup.driver.leaders import find_leader, make_ranges
 from pyspark_kgroup.driver.registry.executors import Executors
 from pyspark_kgroup.driver.registry.seat_bindings import Part, make_parts
 from pyspark_kgroup.offsets.checkpoint import Checkpoint

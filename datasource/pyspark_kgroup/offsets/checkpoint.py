@@ -326,7 +326,7 @@ def _owned_in(topics: Mapping[str, Topic], raw: Mapping[str, Any]) -> dict[Topic
         topic_id, pos = topics[_text(topic)].topic_id, _numbers_in(columns["pos"])
         period, start = _column_in(columns["period"], len(pos)), _column_in(columns["from"], len(pos))
         if min(period) < 0:  # as an index it would count from the end
-            raise ValueError("a period is none of those that are listed")
+            raise ValueError("a partition refers to a period that `periods` does not list")
         made: dict[tuple[int, int], Period] = {}  # one for all partitions that share it
         for index, which, began, position in zip(_ranges_in(columns, len(pos)), period, start, pos, strict=True):
             if (which, began) not in made:

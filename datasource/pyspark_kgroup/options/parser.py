@@ -327,8 +327,8 @@ def _limit(given: Mapping[str, str]) -> Limit:
     bytes_max = rows.MAX_BYTES_PER_TRIGGER.value(given)
     if bytes_max is not None and not rows.PREFETCH_BYTES.value(given):
         raise OptionError(
-            f"Options {rows.MAX_BYTES_PER_TRIGGER.name} and {rows.PREFETCH_BYTES.name}=0 exclude each other: how large "
-            "records are is told by the executors, which do not speak with the driver then. Leave one of them out."
+            f"Options {rows.MAX_BYTES_PER_TRIGGER.name} and {rows.PREFETCH_BYTES.name}=0 exclude each other: record "
+            "sizes are reported through the sidecars, which prefetchBytes=0 turns off. Leave one of them out."
         )
     return Limit(rows.MAX_OFFSETS_PER_TRIGGER.value(given), bytes_max)
 

@@ -21,8 +21,8 @@ from pyspark_kgroup.driver.boundary.former_seats import FormerSeats
 from pyspark_kgroup.driver.boundary.hand_over import HandOver
 from pyspark_kgroup.driver.boundary.ignored_commits import IgnoredCommitWarnings
 from pyspark_kgroup.driver.boundary.ledger import Holding, find_holders
+from pyspark_kgroup.driver.boundary.position_check import PositionCheck
 from pyspark_kgroup.driver.boundary.stop_offsets import StopOffsets
-from pyspark_kgroup.driver.timestamps import check_without_record
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, LEADER_PATIENCE_MS, SETTLE_TIMEOUT_MS
 from pyspark_kgroup.offsets.adoption import Committed, Start, adopted_start, make_period
 from pyspark_kgroup.offsets.data_loss import out_of_log
@@ -49,7 +49,11 @@ class StartOffset(NamedTuple):
 
 
 class Adoption:
-    """Takes partitions that the group gave us into the ledger."""
+    """Takes partitions that the group gave us into the ledger.
+
+    Attributes:
+        position_check: whether logs have the positions of adopted partitions, and of those that are to be adopted.
+    """
 
     def __init__(
         self,
@@ -68,7 +72,8 @@ class Adoption:
         self._former_seats = former_seats
         self._acknowledgement = acknowledgement
         self._stops = stops
-        self._start_offsets = StartOffsets(context, stops)
+        self.position_check = PositionCheck(context)
+        self._start_offsets = StartOffsets(context, stops, self.position_check)
         self._ignored_commits = IgnoredCommitWarnings(context)
 
     def adopt_what_arrived(self, boundary: BoundaryState) -> BoundaryState | None:
@@ -132,7 +137,7 @@ class Adoption:
         """Partitions that our seats hold, may keep and have not adopted, with those whose log lost our position."""
         topics = boundary.topics
         positions = {tp: self._ledger.position(tp) for tp in self._ledger.holdings}
-        lacking = boundary.logs.lacking(self._stops.unread(topics, positions))
+        lacking = self.position_check.lacking(boundary.logs, self._stops.unread(topics, positions))
         self._ledger.forget(lacking)  # to be adopted anew, where the log goes on
         return {
             tp: seat
@@ -224,10 +229,11 @@ class Adoption:
 class StartOffsets:
     """Where partitions start, as offsets that their logs have: what the rules say, looked up and checked."""
 
-    def __init__(self, context: BoundaryContext, stops: StopOffsets) -> None:
+    def __init__(self, context: BoundaryContext, stops: StopOffsets, position_check: PositionCheck) -> None:
         self._group = context.group
         self._options = context.options
         self._stops = stops
+        self._position_check = position_check
 
     def of(
         self, boundary: BoundaryState, starts: Mapping[TopicPartition, Start], heard: Set[TopicPartition]
@@ -259,7 +265,10 @@ class StartOffsets:
         records = logs.at(at, LEADER_PATIENCE_MS, read_committed=read_committed)
         found |= answered(records)
         without = {tp: at for tp, at in timestamps.items() if tp not in found and tp not in records.unanswered}
-        check_without_record(self._options.starting_offsets, without)
+        if without:
+            from pyspark_kgroup.driver.batch.timestamps import check_without_record  # few queries start by timestamp
+
+            check_without_record(self._options.starting_offsets, without)
         ends = logs.ends([*latest, *without], LEADER_PATIENCE_MS, read_committed=read_committed)
         return self._within_logs(boundary, starts, {**found, **answered(ends)}, heard)
 
@@ -276,12 +285,12 @@ class StartOffsets:
         """`offsets`, or where a log goes on that does not have its offset: the records in between are lost.
 
         If no leader answers for a partition, its offset is checked when one does, as that of every adopted partition is
-        (`TopicLogs.lacking`).
+        (`PositionCheck.lacking`).
         """
         unread = self._stops.unread(boundary.topics, offsets).keys() & heard
         # The log itself has just named its earliest offset, so that one needs no second request.
         given = [tp for tp in unread if self._by_option(tp, starts[tp].offset) is not OffsetSpec.EARLIEST]
-        log_ranges = boundary.logs.now({tp: offsets[tp] for tp in given})
+        log_ranges = self._position_check.log_ranges(boundary.logs, {tp: offsets[tp] for tp in given})
         nearest = {tp: log_range.nearest(offsets[tp]) for tp, log_range in log_ranges.items()}
         boundary.logs.lose(
             [out_of_log(tp, offsets[tp], None, log_ranges[tp]) for tp in sorted(nearest) if nearest[tp] != offsets[tp]]

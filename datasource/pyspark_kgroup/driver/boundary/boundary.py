@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pyspark_kgroup.driver.boundary.acknowledgement import Acknowledgement
 from pyspark_kgroup.driver.boundary.adopt import Adoption
@@ -35,6 +35,42 @@ from spark_kgroup.errors import GroupUnsettled, KgroupError, UnknownTopic
 from spark_kgroup.model import TopicPartition
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Steps:
+    """The steps of one query's boundaries. Each remembers between two boundaries what it needs to know."""
+
+    idle_check: IdleCheck
+    hand_over: HandOver
+    scale_down: ScaleDown
+    settling: Settling
+    orphans: Orphans
+    adoption: Adoption
+    acknowledgement: Acknowledgement
+    batch_end: BatchEnd
+
+    @classmethod
+    def of(
+        cls,
+        context: BoundaryContext,
+        stops: StopOffsets,
+        record_bytes: Callable[[str], float | None],
+        earlier_seats: Collection[str],
+    ) -> _Steps:
+        """The steps of a query that has crossed no boundary yet. A step that waits for the group has `hand_over`."""
+        hand_over, acknowledgement = HandOver(context), Acknowledgement(context)
+        former_seats = FormerSeats(context, earlier_seats)
+        return cls(
+            idle_check=IdleCheck(context),
+            hand_over=hand_over,
+            scale_down=ScaleDown(context),
+            settling=Settling(context, hand_over, former_seats),
+            orphans=Orphans(context, hand_over),
+            adoption=Adoption(context, hand_over, former_seats, acknowledgement, stops),
+            acknowledgement=acknowledgement,
+            batch_end=BatchEnd(context, stops, record_bytes),
+        )
 
 
 class Boundary:
@@ -65,27 +101,19 @@ class Boundary:
         self._options = context.options
         self._ledger = context.ledger
         self._commits = BoundaryCommits(context)
-        self._hand_over = hand_over = HandOver(context)
-        former_seats = FormerSeats(context, earlier_seats)
-        self._settling = Settling(context, hand_over, former_seats)
-        self._orphans = Orphans(context, hand_over)
-        self._acknowledgement = acknowledgement = Acknowledgement(context)
-        self.stops = stops = StopOffsets(context)
-        self._adoption = Adoption(context, hand_over, former_seats, acknowledgement, stops)
-        self._batch_end = BatchEnd(context, stops, record_bytes)
-        self._idle_check = IdleCheck(context)
-        self._scale_down = ScaleDown(context)
+        self.stops = StopOffsets(context)
+        self._steps = _Steps.of(context, self.stops, record_bytes, earlier_seats)
         self.logs = TopicLogs(context, bounded=bounded)
         self.members: Mapping[str, str] = {}
 
     @property
     def settled_once(self) -> bool:
         """Whether the group has been at rest since this process began."""
-        return self._settling.settled_once
+        return self._steps.settling.settled_once
 
     def let_leave(self, instance_ids: Collection[str]) -> None:
         """Let these seats leave at the first boundary where the group is at rest and has their positions."""
-        self._scale_down.leaving = frozenset(instance_ids)
+        self._steps.scale_down.leaving = frozenset(instance_ids)
 
     def commit_durable(self, end: Checkpoint) -> None:
         """Commit where the last batch ended, before Spark asks for the next one.
@@ -134,30 +162,31 @@ class Boundary:
                 log.info("a topic was deleted or created again during the boundary, which starts over: %s", error)
 
     def _cross(self, start: Checkpoint, limit: Limit, *, at_once: bool) -> Checkpoint:
+        steps = self._steps
         # The steps see `start` as its writer left it; the next checkpoint says that another query wrote it. Else
         # records are lost: 1. A query changes its group, and reads 20 to 30. 2. Checkpoint and sink are restored to 20,
         # before the change. 3. Were its partitions inherited, the committed 30 would count, and no sink had 20 to 30.
         self._ledger.begin_boundary(start.continued_by(self._options.group_id, self._us.app))
         boundary = BoundaryState(start=start, logs=self.logs, view=self._group.view())
         # Seats that are to leave are work that the idle check does not see.
-        if not self._scale_down.leaving and self._idle_check.goes_on(boundary):
+        if not steps.scale_down.leaving and steps.idle_check.goes_on(boundary):
             return start
         # 1. See which topics there are, BEFORE a commit: a deleted topic's position must not go to its successor.
         self._see_topics(boundary)
         self.logs.begin_listing(self._ledger.holdings.keys())  # for step 8, while the commits of step 2 are made
         # 2. Commit durable positions, and give up the partitions that the group asks for by now.
-        boundary = self._hand_over.commit_and_give_up(boundary.with_view(self._group.view()))
+        boundary = steps.hand_over.commit_and_give_up(boundary.with_view(self._group.view()))
         # After these commits, since seats leave only when the group has their positions.
-        boundary = self._scale_down.make_leave(boundary)
+        boundary = steps.scale_down.make_leave(boundary)
         # 3. Before the first batch of this process, and under AvailableNow: wait until the group is at rest.
-        if (stable := self._settling.wait_for_stable_group(boundary)) is None:
+        if (stable := steps.settling.wait_for_stable_group(boundary)) is None:
             return start
         # 4. After a static rejoin: find owners for partitions that have none.
-        boundary = self._orphans.find_owners(stable)
+        boundary = steps.orphans.find_owners(stable)
         # 5. Adopt partitions that arrived. See topics again first: the leader may have assigned newer ones than step 1.
         self._see_topics(boundary, {tp for seat in boundary.view.seats for tp in seat.owned_since})
         self.stops.begin_boundary(boundary)  # BEFORE a start is committed
-        if (adopted := self._adoption.adopt_what_arrived(boundary)) is None:
+        if (adopted := steps.adoption.adopt_what_arrived(boundary)) is None:
             return start
         # 6. Commit once more, for partitions that go on from the position where an earlier period of theirs stopped.
         boundary = self._commits.commit_durable(adopted)
@@ -167,16 +196,16 @@ class Boundary:
         # If a commit of step 6 was refused, the view is a newer one, and a seat may have lost partitions in it.
         self._ledger.drop_lost(boundary.view)
         # 7. Under AvailableNow wait for acknowledgements. At other times a partition without one adds no records.
-        boundary = self._acknowledgement.wait_for_commits(boundary)
+        boundary = steps.acknowledgement.wait_for_commits(boundary)
         # 8. List end offsets, apply stops and limit.
-        positions = self._batch_end.positions(boundary, limit, at_once=at_once)
+        positions = steps.batch_end.positions(boundary, limit, at_once=at_once)
         self._ledger.see_unadopted(boundary.view)
         end = self._ledger.checkpoint(boundary.topics, positions)
         if self.stops.ended is not None:
             idle = end == start and not self.logs.bounded  # AvailableNow ends by itself
             self.stops.see_end(boundary.topics, positions, rests=self._rests(boundary), idle=idle)
         if end == start and not self._is_something_left(boundary):
-            self._idle_check.begin(boundary, self._ledger.holdings.keys())
+            steps.idle_check.begin(boundary, self._ledger.holdings.keys())
         return end
 
     def _waits_for_leaders(self) -> bool:
@@ -201,13 +230,13 @@ class Boundary:
         return (
             self.logs.bounded
             or not self._rests(boundary)
-            or self._orphans.is_something_left(boundary.view)
-            or self._batch_end.waits
-            or self.logs.contradicted
+            or self._steps.orphans.is_something_left(boundary.view)
+            or self._steps.batch_end.waits
+            or self._steps.adoption.position_check.contradicted
         )
 
     def _rests(self, boundary: BoundaryState) -> bool:
         """Whether the group is at rest, our seats' partitions are all adopted, and their positions acknowledged."""
         holds_all = self._ledger.holdings.keys() == find_holders(boundary.view).keys()
-        settled = self._settling.settled_once and boundary.view.settled
+        settled = self._steps.settling.settled_once and boundary.view.settled
         return settled and holds_all and not self._ledger.unacknowledged()

@@ -27,6 +27,14 @@ class Holding:
     owned_since: MemberIdentity
     committed: int | None
 
+    def is_held_by(self, seat: SeatView, partition: TopicPartition) -> bool:
+        """Whether `partition` was adopted through this very seat, and its ownership was not interrupted since."""
+        return seat.owned_since.get(partition) == self.owned_since
+
+    def is_committed(self, position: int) -> bool:
+        """Whether the group already has `position`, or has gone beyond it."""
+        return self.committed is not None and position <= self.committed
+
 
 class Ledger:
     """The adopted partitions of one query, from adoption to giving up or losing them.
@@ -130,7 +138,7 @@ class Ledger:
         the partition.
         """
         waiting = self._without_acknowledgement(seat.owned_since)
-        return {tp: self.position(tp) for tp in waiting if self._is_held_by(seat, tp)}
+        return {tp: self.position(tp) for tp in waiting if self.holdings[tp].is_held_by(seat, tp)}
 
     def unacknowledged(self) -> frozenset[TopicPartition]:
         """Partitions whose durable position is not committed yet: if lost now, their next owner would read them again.
@@ -150,27 +158,19 @@ class Ledger:
             holding, delivered = self.holdings.get(tp), self._start.position(tp)
             if holding is None or delivered is None:
                 continue
-            if holding.committed is not None and delivered <= holding.committed:
+            if holding.committed is not None and delivered <= holding.committed:  # `is_committed`, without a call
                 continue
             if self.position(tp) >= delivered:
                 yield tp
 
-    def _is_held_by(self, seat: SeatView, partition: TopicPartition) -> bool:
-        """Whether `partition` was adopted through this very seat, and its ownership was not interrupted since."""
-        holding = self.holdings.get(partition)
-        return holding is not None and seat.owned_since.get(partition) == holding.owned_since
-
-    def _ahead(self, partition: TopicPartition, position: int) -> bool:
-        committed = self.holdings[partition].committed
-        return committed is None or position > committed
-
     def to_hand_over(self, seat: SeatView) -> dict[TopicPartition, int]:
         """The adopted partitions that this seat must give up, with the positions from which the next owners start."""
-        return {tp: self.position(tp) for tp in seat.to_give_up if self._is_held_by(seat, tp)}
+        adopted = [tp for tp in seat.to_give_up if tp in self.holdings]
+        return {tp: self.position(tp) for tp in adopted if self.holdings[tp].is_held_by(seat, tp)}
 
     def known_to_group(self, positions: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """Those of `positions` that the group already has, or has gone beyond."""
-        return frozenset(tp for tp, position in positions.items() if not self._ahead(tp, position))
+        return frozenset(tp for tp, position in positions.items() if self.holdings[tp].is_committed(position))
 
     def on_acknowledged(self, partitions: Iterable[TopicPartition], positions: Mapping[TopicPartition, int]) -> None:
         """The group now has these positions."""

@@ -43,6 +43,7 @@ class OutOfReach:
 
     def __init__(self, context: BoundaryContext) -> None:
         self._options = context.options
+        self._clock = context.clock
         self._absences: dict[TopicPartition, _Absence] = {}
 
     @property
@@ -55,13 +56,13 @@ class OutOfReach:
         held = set(ours)
         self._absences = {tp: absence for tp, absence in self._absences.items() if tp in held}
 
-    def miss(self, why: Mapping[TopicPartition, WireError], now_ms: int) -> None:
+    def miss(self, why: Mapping[TopicPartition, WireError]) -> None:
         """No leader has answered for these partitions, for these reasons.
 
         Raises:
             RequestTimedOut: one has been out of reach for `api_timeout_ms`, and that is an error.
         """
-        new = sorted(why.keys() - self._absences.keys())
+        now_ms, new = self._clock(), sorted(why.keys() - self._absences.keys())
         self._absences |= {tp: _Absence(now_ms, now_ms) for tp in new}
         if new:
             bound = f"; the query fails if that lasts for {self._bound}" if self._options.fail_on_data_loss else ""
@@ -78,24 +79,26 @@ class OutOfReach:
                 "set failOnDataLoss=false to read the other partitions without waiting for it."
             )
 
-    def answered(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
+    def answered(self, partitions: Iterable[TopicPartition]) -> None:
         """Note that leaders have answered for these meanwhile: if they fall silent now, their time begins anew."""
+        now_ms = self._clock()
         for tp in partitions:
             if tp in self._absences:
                 # The absence itself ends only when a boundary has all its answers (`hear`).
                 self._absences[tp].since_ms = now_ms
 
-    def hear(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
+    def hear(self, partitions: Iterable[TopicPartition]) -> None:
         """Note that these partitions' leaders have answered every question, and warn that they are back."""
         if not self._absences:
             return
         back = {tp: self._absences.pop(tp) for tp in partitions if tp in self._absences}
         if back:
-            for_s = (now_ms - min(absence.told_since_ms for absence in back.values())) / 1000
-            log.warning("There are answers for %s again, after %.0f s: it is read on.", join(sorted(back)), for_s)
+            for_s = (self._clock() - min(absence.told_since_ms for absence in back.values())) / 1000
+            log.warning("Brokers answer for %s again, after %.0f s. Reading continues.", join(sorted(back)), for_s)
 
-    def wait_no_longer(self, partitions: Iterable[TopicPartition], now_ms: int) -> bool:
+    def wait_no_longer(self, partitions: Iterable[TopicPartition]) -> bool:
         """Whether a run that ends by itself has waited long enough for `partitions`, of which it warns once."""
+        now_ms = self._clock()
         absences = {tp: self._absences[tp] for tp in partitions if tp in self._absences}
         if any(not self._is_overdue(tp, now_ms) for tp in absences):
             return False
@@ -104,8 +107,7 @@ class OutOfReach:
             absences[tp].given_up = True
         if left:
             log.warning(
-                "This run ends without what is left of %s, for which there was no answer for %s: the next run goes "
-                "on there.",
+                "This run ends without the rest of %s, for which no broker has answered for %s. The next run reads it.",
                 join(left),
                 self._bound,
             )

@@ -17,16 +17,10 @@ from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.driver.boundary.log_ends import LogEnds
 from pyspark_kgroup.driver.boundary.out_of_reach import OutOfReach
 from pyspark_kgroup.errors import DataLoss
-from pyspark_kgroup.limits import (
-    END_BELOW_ASKED_MS,
-    END_BELOW_MS,
-    END_OFFSETS_MAX_AGE_MS,
-    LEADER_PATIENCE_MS,
-    PLANNED_TOPICS_MAX_AGE_MS,
-)
+from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS, PLANNED_TOPICS_MAX_AGE_MS
 from pyspark_kgroup.offsets.adoption import topic_key
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
-from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, recreated, warnings_of
+from pyspark_kgroup.offsets.data_loss import WAYS_OUT, Loss, deleted, recreated, warnings_of
 from pyspark_kgroup.offsets.plan import Ranges
 from spark_kgroup.errors import UnknownTopic
 from spark_kgroup.model import TopicDescription, TopicPartition
@@ -48,6 +42,7 @@ class TopicLogs:
         topics: the subscribed topics that exist, as last seen.
         losses: how many losses were skipped, without those that executors meet and log themselves.
         out_of_reach: partitions of our seats for which no leader answers: they add no records to a batch.
+        missed: partitions for which one of this boundary's questions got no answer.
         offsets_skipped: how many offsets retention and DeleteRecords took in these losses. Offsets that were lost for
             another reason cannot be counted.
     """
@@ -57,23 +52,15 @@ class TopicLogs:
         self.losses = 0
         self.offsets_skipped = 0
         self._group = context.group
-        self._clock = context.clock
         self._options = context.options
         self.out_of_reach = OutOfReach(context)
-        self._missed: set[TopicPartition] = set()
-        """Partitions for which one of this boundary's questions got no answer."""
-        self._ends = LogEnds(context, self._on_answered)
+        self.missed: set[TopicPartition] = set()
+        self._ends = LogEnds(context, self.out_of_reach.answered)
         self.bounded: Final = bounded
         self._frozen: Mapping[TopicPartition, int] | None = None
         self._to_freeze: frozenset[TopicPartition] = frozenset()
         """Partitions whose leaders had not answered when end offsets were frozen. Theirs are frozen later, at the first
         boundary where our seats hold them and a leader answers."""
-        self._read_under: Mapping[str, TopicDescription] = {}
-        """The topics, with their leaders' epochs, when the logs last had every position that leaders answered for."""
-        self._read_before: Mapping[TopicPartition, int | None] = {}
-        """The epoch read under before that, of each partition whose leader did not answer then."""
-        self._contradicted_since_ms: dict[TopicPartition, int] = {}
-        """Partition -> since when its leader says that the log ends below our position."""
         self._warned_of: dict[TopicPartition, Loss] = {}
 
     # ---------------------------------------------------------------------------------------------- topics
@@ -179,8 +166,8 @@ class TopicLogs:
             self._frozen = self._ends.of(every)
             self._to_freeze = frozenset(every) - self._frozen.keys()
         ends = self.heard(held)
-        self._missed.clear()
-        self.out_of_reach.hear(ends, self._clock())
+        self.missed.clear()
+        self.out_of_reach.hear(ends)
         if self._frozen is None:
             return ends
         if late := self._to_freeze & ends.keys():
@@ -196,8 +183,8 @@ class TopicLogs:
             RequestTimedOut: one has been out of reach for too long.
         """
         ends = self._ends.of(held)
-        self.out_of_reach.miss({tp: self._ends.unanswered[tp] for tp in held if tp not in ends}, self._clock())
-        return {tp: end for tp, end in ends.items() if tp not in self._missed} if self._missed else ends
+        self.out_of_reach.miss({tp: self._ends.unanswered[tp] for tp in held if tp not in ends})
+        return {tp: end for tp, end in ends.items() if tp not in self.missed} if self.missed else ends
 
     def answered(self, answers: Answers[T]) -> Mapping[TopicPartition, T]:
         """The answers for partitions of our seats. Those without an answer are out of reach in this boundary.
@@ -205,12 +192,9 @@ class TopicLogs:
         Raises:
             RequestTimedOut: one has been out of reach for too long.
         """
-        self._missed |= answers.unanswered.keys()
-        self.out_of_reach.miss(answers.unanswered, self._clock())
+        self.missed |= answers.unanswered.keys()
+        self.out_of_reach.miss(answers.unanswered)
         return answers.found
-
-    def _on_answered(self, partitions: Collection[TopicPartition]) -> None:
-        self.out_of_reach.answered(partitions, self._clock())
 
     def waits_for_leaders(self, positions: Mapping[TopicPartition, int]) -> bool:
         """Whether this run, which ends by itself, has to wait for leaders: records beyond `positions` are unread."""
@@ -220,92 +204,7 @@ class TopicLogs:
             for tp in self.out_of_reach.partitions
             if tp in self._to_freeze or (tp in frozen and positions.get(tp, -1) < frozen[tp])
         }
-        return bool(left) and not self.out_of_reach.wait_no_longer(left, self._clock())
-
-    def lacking(self, positions: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
-        """The partitions whose log does not have our position (any more), of those whose leaders answer.
-
-        A log that ends at our position cannot begin behind it, so leaders are mostly not asked where logs begin.
-        """
-        ends = self.heard(positions)
-        behind = [tp for tp in ends if positions[tp] < ends[tp]]
-        starts = self.answered(self._group.logs.starts(behind, LEADER_PATIENCE_MS))
-        doubtful = {tp for tp, start in starts.items() if positions[tp] < start}
-        doubtful |= {tp for tp in ends if positions[tp] > ends[tp]}
-        # Look again: listed ends are a moment old, and an open transaction may hold the readable end below a position.
-        self._contradicted_since_ms = {tp: ms for tp, ms in self._contradicted_since_ms.items() if tp in doubtful}
-        # AvailableNow waits here, since it has no later trigger at which to ask again.
-        now = self._list_log_ranges({tp: positions[tp] for tp in doubtful}, waits=self.bounded)
-        lacking = {tp for tp in now if now[tp].nearest(positions[tp]) != positions[tp]}
-        if not lacking:
-            unasked = (positions.keys() - ends.keys()) | self._missed
-            self._read_before = {tp: self._epoch_read_under(tp) for tp in unasked}
-            self._read_under = self.topics
-        return frozenset(tp for tp in lacking if not self._is_contradicted(tp, positions[tp], now[tp]))
-
-    def now(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, LogRange]:
-        """The offsets that logs have at this moment, readable or not, of partitions that are to start at `positions`.
-
-        Partitions whose leaders do not answer are left out. If a log ends below the position, its leader is asked again
-        for up to `END_BELOW_MS`.
-        """
-        return self._list_log_ranges(positions, waits=True)
-
-    # A log that ends below our position was truncated, if a leader says so that is newer than the one we read under. A
-    # leader that is no newer is believed only after it has said so for `END_BELOW_MS`.
-
-    @property
-    def contradicted(self) -> bool:
-        """Whether a log ends below our position, by the word of a leader that is asked again at the next boundary."""
-        return bool(self._contradicted_since_ms)
-
-    def _list_log_ranges(
-        self, positions: Mapping[TopicPartition, int], *, waits: bool
-    ) -> dict[TopicPartition, LogRange]:
-        found: dict[TopicPartition, LogRange] = {}
-        left, known = dict(positions), self._contradicted_since_ms.keys() & positions.keys()
-        while left:
-            listed = self.answered(self._group.logs.ranges(left, LEADER_PATIENCE_MS, read_committed=False))
-            found |= {tp: LogRange(*span) for tp, span in listed.items()}
-            left = {tp: left[tp] for tp in listed if self._is_contradicted(tp, left[tp], found[tp])}
-            if left.keys() - known:
-                self._tell_of_contradiction({tp: left[tp] for tp in left.keys() - known}, found)
-                known |= left.keys()
-            if not waits:
-                break
-            if left:
-                # Not a sleep: the error of a seat that fails meanwhile ends this wait.
-                self._group.wait_until(lambda _: False, END_BELOW_ASKED_MS)
-        return found
-
-    def _is_contradicted(self, tp: TopicPartition, position: int, now: LogRange) -> bool:
-        """Whether `now`, from a leader that is no newer, ends below `position`, and for less than `END_BELOW_MS`."""
-        read_under = self._epoch_read_under(tp)
-        if position <= now.end_offset or (read_under is not None and now.leader_epoch > read_under):
-            self._contradicted_since_ms.pop(tp, None)
-            return False
-        since_ms = self._contradicted_since_ms.setdefault(tp, self._clock())
-        return self._clock() - since_ms < END_BELOW_MS
-
-    @staticmethod
-    def _tell_of_contradiction(positions: Mapping[TopicPartition, int], now: Mapping[TopicPartition, LogRange]) -> None:
-        tp = min(positions)
-        log.warning(
-            "%s is to be read from offset %d, but %s, as no newer leader says: it is asked again for %d s before that "
-            "counts as a truncation.%s",
-            tp,
-            positions[tp],
-            now[tp],
-            END_BELOW_MS // 1000,
-            f" {len(positions) - 1} more partitions are concerned." if len(positions) > 1 else "",
-        )
-
-    def _epoch_read_under(self, tp: TopicPartition) -> int | None:
-        """The epoch of the leader when the log last had our position, or None if it is unknown."""
-        if tp in self._read_before:
-            return self._read_before[tp]
-        seen = self._read_under.get(tp.topic)
-        return seen.leader_epochs.get(tp.partition) if seen is not None else None
+        return bool(left) and not self.out_of_reach.wait_no_longer(left)
 
     # ---------------------------------------------------------------------------------------------- losses
 

@@ -218,7 +218,8 @@ def test_members_that_only_look_like_former_seats_are_left_alone(world: World) -
         DescribedMember(member_id="m", instance_id=name, client_id=client, client_host="")
         for name, client in (("seat-9", "kgroup-member"), ("seat-9-x", "spark-kgroup"), ("job-9", "spark-kgroup"))
     ]
-    assert [driver.boundary._settling._former_seats._is_one(m) for m in (member, *looks)] == [True, False, False, False]
+    former_seats = driver.boundary._steps.settling._former_seats
+    assert [former_seats._is_one(m) for m in (member, *looks)] == [True, False, False, False]
 
 
 @pytest.mark.parametrize("group_type", ["classic", "consumer"])

@@ -417,7 +417,7 @@ def test_a_damaged_offset_of_version_1_is_refused(broken: dict[str, Any]) -> Non
         ({"released": {"t": {"partitions": "0-2", "pos": "0"}}}, "not as many partitions as positions"),
         ({"released": {"t": {"partitions": "1 0", "pos": "0 0"}}}, "not in order"),
         (held(pos="one"), "a column is not numbers"),
-        (held(period="-1"), "a period is none of those that are listed"),
+        (held(period="-1"), "a partition refers to a period that `periods` does not list"),
         ({"group": 5}, "a text is not a string"),
     ],
     ids=str,

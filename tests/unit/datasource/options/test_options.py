@@ -520,7 +520,8 @@ def test_options_travel_between_processes() -> None:
     assert pickle.loads(pickle.dumps(options)) == options
 
 
-def test_a_limit_in_bytes_needs_executors_that_tell_how_large_records_are() -> None:
+def test_a_limit_in_bytes_needs_the_sidecars_that_report_record_sizes() -> None:
     assert parse({**REQUIRED, "maxBytesPerTrigger": "64000000"}).limit == (None, 64_000_000)
-    with pytest.raises(OptionError, match=r"maxBytesPerTrigger and prefetchBytes=0 exclude each other.*Leave one"):
+    refused = r"maxBytesPerTrigger and prefetchBytes=0 exclude each other: record sizes.*sidecars.*Leave one"
+    with pytest.raises(OptionError, match=refused):
         parse({**REQUIRED, "maxBytesPerTrigger": "1", "prefetchBytes": "0"})

@@ -10,8 +10,8 @@ import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 
-from pyspark_kgroup.driver.leaders import make_ranges
-from pyspark_kgroup.driver.timestamps import check_without_record
+from pyspark_kgroup.driver.batch.leaders import make_ranges
+from pyspark_kgroup.driver.batch.timestamps import check_without_record
 from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.limits import LEADER_PATIENCE_MS
 from pyspark_kgroup.offsets.data_loss import LogRange, out_of_log, warnings_of
