@@ -241,9 +241,11 @@ class Seats:
         await self.tasks.end()
 
     def _on_failure(self, bug: BaseException) -> None:
-        # A watch serves all seats, so when one fails no seat may go on without it.
+        # A watch serves all seats, so when one fails no seat may go on without it. Its error is final, while callers
+        # of the group wait out a WireError.
+        final = GroupError(str(bug)) if isinstance(bug, KgroupError) else bug
         for session in self.sessions.values():
-            session.fail(GroupError(str(bug)) if isinstance(bug, KgroupError) else bug)  # one for each: it is named
+            session.fail(final)
         self.changed.set()
 
     def _on_notice(self, session: Session, notice: contract.Notice) -> None:

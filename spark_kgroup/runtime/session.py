@@ -186,7 +186,7 @@ class Session:
             case contract.Lost(partitions=partitions):
                 self._forget(partitions)
             case contract.Failed(error=error):
-                self.failure = error.__cause__ if isinstance(error.__cause__, KgroupError) else error
+                self.failure = _failure_of(error)
             case contract.GiveUpAll() | contract.Rejoining() | contract.Left():
                 pass  # revoked partitions are owned until they are given up
             case _:
@@ -458,7 +458,7 @@ class Session:
             return
         lost = self.machine.owned
         rejected = self._rejected(error)
-        self.failure = error if isinstance(error, KgroupError) else rejected
+        self.failure = _failure_of(rejected)
         # No process comes back for a dynamic member, and its group would wait until its session is over.
         leaves = self.config.instance_id is None and self.machine.identity.member_id != UNKNOWN_MEMBER_ID
         try:
@@ -473,7 +473,7 @@ class Session:
         self._observer(self, contract.Failed(error=rejected))
 
     def _rejected(self, error: BaseException) -> GroupRejected:
-        """`error` as one that names and ends this member. A `KgroupError` cause has the same text from now on."""
+        """`error` as one that names and ends this member."""
         who = f"Member {self.config.instance_id!r}" if self.config.instance_id else "A dynamic member"
         cause = str(error) if isinstance(error, KgroupError) else f"a fault of its own, {error!r}"
         rejected = GroupRejected(
@@ -481,9 +481,7 @@ class Session:
             "mended."
         )
         rejected.__cause__ = error
-        if isinstance(error, KgroupError):
-            error.args = rejected.args  # `Group.view` raises this one: it must name the member, too
-        else:
+        if not isinstance(error, KgroupError):
             log.error("%s: a bug of spark-kgroup. Please report it.", self._name, exc_info=error)
         return rejected
 
@@ -498,6 +496,12 @@ class Session:
             connection, self._connection = self._connection, None
             if connection is not None:
                 await connection.close()
+
+
+def _failure_of(ended: KgroupError) -> KgroupError:
+    """The error that `Group.view` raises. Callers choose by its kind, the cause's, and its text names the member."""
+    cause = ended.__cause__
+    return cause.reworded(str(ended)) if isinstance(cause, KgroupError) else ended
 
 
 def _assign(

@@ -427,9 +427,7 @@ async def _connect(
 
 def _tls_failure(security: Security, address: Address, error: ssl.SSLError) -> WireError:
     failure = tls_failure(address, error)
-    if isinstance(failure, AuthenticationFailed):
-        security.on_tls_refused(address, failure)
-    return failure
+    return security.on_tls_refused(address, failure) if isinstance(failure, AuthenticationFailed) else failure
 
 
 async def _streams(
