@@ -87,7 +87,8 @@ def _before_group_commit(ledger: ModuleType) -> None:
 def _during_rebalance(session: ModuleType) -> None:
     """The join is answered with a new generation, our sync is not sent yet, and the seat holds partitions."""
     sync = session.contract.SyncRequest
-    _stop(session.Session, "_send", before=lambda seat, request: isinstance(request, sync) and seat.machine.owned)
+    calls = session.ClassicCalls
+    _stop(calls, "send", before=lambda of, request: isinstance(request, sync) and of._seat.machine.owned)
 
 
 def _asked_to_give_up(session: ModuleType) -> None:
