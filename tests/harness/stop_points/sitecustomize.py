@@ -135,7 +135,7 @@ def _parked(request: str) -> Callable[[ModuleType], None]:
         kind = getattr(connection.messages, request)
 
         def answered(here: Any, frame: bytes) -> bool:
-            return here._waiting[connection.read_correlation_id(frame)].request_type is kind
+            return here._in_flight.find(connection.read_correlation_id(frame)).request_type is kind
 
         _stop(connection.Connection, "_answer", before=answered)
 

@@ -142,7 +142,7 @@ async def test_requests_beyond_the_bound_wait_for_a_place_and_are_answered() -> 
     async with FakeBroker(answer) as broker, await connect(broker) as connection:
         calls = [asyncio.create_task(connection.call(beat(n))) for n in range(3 * IN_FLIGHT_MAX)]
         await until(lambda: broker.requests)
-        at_once.append(len(connection._waiting))
+        at_once.append(len(connection._in_flight._waiting))
         go_on.set()
         codes = [code_of(response) for response in await asyncio.gather(*calls)]
         assert codes == [n % 90 for n in range(3 * IN_FLIGHT_MAX)]
