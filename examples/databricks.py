@@ -47,7 +47,7 @@ BOOTSTRAP, TOPIC, GROUP, SEATS, CHECKPOINT, TABLE = (
 #
 # The user needs READ on the topic and READ on the group (publishing the flights below: CREATE and WRITE too). Options
 # take librdkafka's names. `kafka.sasl.jaas.config` and PEM stores, as Java clients write them, work as well.
-SECURITY = {}
+SECURITY: dict[str, str] = {}
 if dbutils.widgets.get("security") == "SASL_SSL":
     SECURITY = {
         "kafka.security.protocol": "SASL_SSL",
@@ -77,6 +77,8 @@ flights.publish(file, CLIENT, TOPIC)
 # COMMAND ----------
 
 # The stream. Option names are those of `format("kafka")` where the meaning is the same.
+from pyspark.sql import DataFrame
+
 OPTIONS = {
     "kafka.bootstrap.servers": BOOTSTRAP,
     "kafka.group.id": GROUP,
@@ -89,7 +91,7 @@ OPTIONS = {
 delays = flights.delay_by_carrier(spark.readStream.format("kgroup").options(**OPTIONS).load())
 
 
-def keep(frame, _batch_id):
+def keep(frame: DataFrame, _batch_id: int) -> None:
     """Replace the table. A batch that runs again writes the same rows."""
     frame.write.mode("overwrite").saveAsTable(TABLE)
 
@@ -119,7 +121,7 @@ query = writer.trigger(processingTime="5 seconds").start()
 #   kafka-consumer-groups.sh --bootstrap-server ... --describe --group flights --members --verbose
 from confluent_kafka.admin import AdminClient
 
-admin = AdminClient(CLIENT)
+admin = AdminClient({**CLIENT})
 described = admin.describe_consumer_groups([GROUP])[GROUP].result(30)
 for member in sorted(described.members, key=lambda member: member.group_instance_id):
     partitions = sorted(each.partition for each in member.assignment.topic_partitions)

@@ -27,13 +27,32 @@ how to go on. A setting stands in it by the name that Kafka or librdkafka gives 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from spark_kgroup.model import ErrorCode
 
 
 class KgroupError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base of all errors raised on purpose.
+
+    An error keeps the text with which it was made: another caller may hold it, or a log line may have shown it.
+    """
+
+    def reworded(self, text: str) -> Self:
+        """A new error of the same kind, with all that this one carries but its text. This one is its cause."""
+        other = _like(self, text)
+        other.__cause__ = self
+        return other
+
+
+_Error = TypeVar("_Error", bound=KgroupError)
+
+
+def _like(error: _Error, *args: object) -> _Error:
+    """An error of the same kind, with these arguments and the same attributes. Its `__init__` would make a new text."""
+    other = type(error).__new__(type(error), *args)
+    other.__dict__.update(error.__dict__)
+    return other
 
 
 class OptionError(KgroupError, ValueError):
@@ -51,9 +70,7 @@ class WireError(KgroupError):
 
     def again(self) -> Self:
         """The same error for one more caller: a raised exception carries its caller's traceback, so none is shared."""
-        again = type(self).__new__(type(self), *self.args)
-        again.__dict__.update(self.__dict__)
-        return again
+        return _like(self, *self.args)
 
 
 class ConnectionFailed(WireError):
@@ -152,10 +169,13 @@ class FencedInstanceId(GroupError):
     def __init__(self, group: str, instance_id: str) -> None:
         self.group = group
         self.instance_id = instance_id
-        seat = f"the seat {instance_id!r}" if instance_id else "the place of a dynamic member"
-        super().__init__(
-            f"Another process took {seat} in group {group!r} (FENCED_INSTANCE_ID), and the newest one keeps it: give "
-            "each process instance ids of its own."
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        seat = f"the seat {self.instance_id!r}" if self.instance_id else "the place of a dynamic member"
+        return (
+            f"Another process took {seat} in group {self.group!r} (FENCED_INSTANCE_ID), and the newest one keeps it: "
+            "give each process instance ids of its own."
         )
 
 

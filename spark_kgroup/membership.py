@@ -15,7 +15,7 @@ committed.
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -24,16 +24,31 @@ from typing import Final
 from spark_kgroup.assignors import assignors_called
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import KgroupError, OptionError, WireError
-from spark_kgroup.limits import COMMIT_TIMEOUT_MS, SESSION_TIMEOUT_MS, TOPIC_IDS_MAX_AGE_MS
+from spark_kgroup.limits import COMMIT_TIMEOUT_MS, SESSION_TIMEOUT_MS, STRING_BYTES_MAX, TOPIC_IDS_MAX_AGE_MS
 from spark_kgroup.member import contract
-from spark_kgroup.model import CLASSIC, CONSUMER, MemberIdentity, TopicDescription, TopicPartition
+from spark_kgroup.model import (
+    CLASSIC,
+    CONSUMER,
+    INT_MAX,
+    MemberIdentity,
+    TopicDescription,
+    TopicPartition,
+    is_kafka_name,
+)
+from spark_kgroup.peer_words import printable_words
 from spark_kgroup.runtime.group import Group as Seats
 from spark_kgroup.runtime.session import Session
-from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, OwnerHooks, ProtocolSettings
+from spark_kgroup.runtime.settings import (
+    ClientSettings,
+    GroupSettings,
+    OwnerHooks,
+    ProtocolSettings,
+    default_heartbeat_interval_ms,
+)
 from spark_kgroup.seat_note import is_of_topic, topic_mark
 from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.security.secured import load_security
-from spark_kgroup.wire.security.settings import SecuritySettings
+from spark_kgroup.wire.security.settings import Security, SecuritySettings
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +131,7 @@ class Group:
         Args:
             bootstrap: brokers, as "host:port[,host:port]".
             group: the group's id.
-            topics: names of topics that exist.
+            topics: names of topics that exist, at least one.
             instance_ids: of each seat, unique in the group, such as "worker-0"; [None] for one dynamic member.
             group_protocol: "classic": a member of the group assigns partitions. "consumer": the brokers do (KIP-848,
                 Apache Kafka 4.0 or newer).
@@ -130,29 +145,27 @@ class Group:
             security: how to connect and who to be; by default without TLS and login.
 
         Raises:
-            OptionError: an argument is none of that.
+            OptionError: an argument has another type or value. The message names the argument and the fix.
             WireError: the cluster cannot be reached, or refuses this client, within 15 s.
             UnknownTopic: a topic does not exist.
         """
-        seats = _several("instance_ids", instance_ids, "worker-0")
-        if len(set(seats)) < len(seats):
-            raise OptionError(f"`instance_ids` names a seat twice: {seats!r}.")
         _check_protocol(group_protocol, assignors, server_assignor, session_timeout_ms)
+        session_timeout_ms = _milliseconds("session_timeout_ms", session_timeout_ms, SESSION_TIMEOUT_MS)
         settings = GroupSettings(
-            bootstrap=parse_bootstrap(_text("bootstrap", bootstrap)),
-            group=_text("group", group),
-            topics=tuple(_text("topics", topic) for topic in _several("topics", topics, "orders")),
-            instance_ids=tuple(seat if seat is None else _text("instance_ids", seat) for seat in seats),
+            bootstrap=parse_bootstrap(_text("bootstrap", bootstrap, "broker-1:9092"), "bootstrap"),
+            group=_text("group", group, "shards"),
+            topics=_topics(topics),
+            instance_ids=_instance_ids(instance_ids),
             protocol=ProtocolSettings(
                 name=group_protocol,
                 assignors=_assignors(assignors),
-                server_assignor=None if server_assignor is None else _text("server_assignor", server_assignor),
-                session_timeout_ms=SESSION_TIMEOUT_MS if session_timeout_ms is None else session_timeout_ms,
+                server_assignor=server_assignor,
+                session_timeout_ms=session_timeout_ms,
+                heartbeat_interval_ms=default_heartbeat_interval_ms(session_timeout_ms),
             ),
-            client=ClientSettings(security=load_security(security if security is not None else SecuritySettings())),
+            client=ClientSettings(security=_security(security)),
             hooks=OwnerHooks(commit_metadata=_mark, commit_mark=_mark),
         )
-        assignors_called(settings.protocol.assignors)  # a wrong name is an error before a seat joins
         connected = cls(settings)
         try:
             await connected._seats.start()
@@ -377,43 +390,116 @@ def _mark(_: MemberIdentity, topic_id: str) -> str:
 def _check_protocol(
     protocol: str, assignors: Iterable[str] | None, server_assignor: str | None, session_timeout_ms: int | None
 ) -> None:
-    """Raises OptionError for a protocol that is none, and for an argument that only the other protocol has."""
+    """Raises OptionError for a protocol that is none, and for an argument that it has no use for, or cannot send."""
     if protocol not in (CLASSIC, CONSUMER):
-        raise OptionError(f"`group_protocol` is {protocol!r}: give {CLASSIC!r} or {CONSUMER!r}.")
+        raise OptionError(f"`group_protocol` is {_shown(protocol)}: give {CLASSIC!r} or {CONSUMER!r}.")
     if protocol == CLASSIC and server_assignor is not None:
         raise OptionError(
-            f"`server_assignor` is {server_assignor!r}, but under group_protocol={CLASSIC!r} a member assigns: give "
-            f"`assignors`, or group_protocol={CONSUMER!r}."
+            f"`server_assignor` is {_shown(server_assignor)}, but under group_protocol={CLASSIC!r} a member assigns: "
+            f"give `assignors`, or group_protocol={CONSUMER!r}."
         )
     if protocol == CONSUMER and assignors is not None:
         raise OptionError(
-            f"`assignors` is {assignors!r}, but under group_protocol={CONSUMER!r} the brokers assign: give "
+            f"`assignors` is {_shown(assignors)}, but under group_protocol={CONSUMER!r} the brokers assign: give "
             f"`server_assignor`, or group_protocol={CLASSIC!r}."
         )
     if protocol == CONSUMER and session_timeout_ms is not None:
         raise OptionError(
-            f"`session_timeout_ms` is {session_timeout_ms!r}, but under group_protocol={CONSUMER!r} the brokers "
+            f"`session_timeout_ms` is {_shown(session_timeout_ms)}, but under group_protocol={CONSUMER!r} the brokers "
             "decide: set the group's consumer.session.timeout.ms there."
         )
+    if server_assignor is not None:
+        _text("server_assignor", server_assignor, "uniform")
+
+
+def _topics(given: Iterable[str]) -> tuple[str, ...]:
+    """The names, each once."""
+    return tuple(dict.fromkeys(_name("topics", topic, "orders") for topic in _several("topics", given, "orders")))
+
+
+def _instance_ids(given: Iterable[str | None]) -> tuple[str | None, ...]:
+    """The instance id of each seat. They are looked at before they are compared, since a wrong one may have no hash."""
+    dynamic = ", or None for one dynamic member"
+    seats = [
+        None if seat is None else _name("instance_ids", seat, "worker-0", dynamic)
+        for seat in _several("instance_ids", given, "worker-0")
+    ]
+    ((seat, times),) = Counter(seats).most_common(1)
+    if times > 1:
+        raise OptionError(f"`instance_ids` has {seat!r} twice: give each seat one of its own, and None at most once.")
+    return tuple(seats)
 
 
 def _assignors(given: Iterable[str] | None) -> tuple[str, ...]:
+    """The names, each of an assignor that can be made: a wrong one is an error before a seat joins."""
     if given is None:
         return ("cooperative-sticky",)
-    return tuple(_text("assignors", name) for name in _several("assignors", given, "range"))
+    names: list[str] = []
+    for name in _several("assignors", given, "range"):
+        if not isinstance(name, str):
+            raise OptionError(f"`assignors` has {_shown(name)}: give names, such as 'range', or 'module:Class'.")
+        names.append(name)
+    try:
+        assignors_called(names)
+    except OptionError as wrong:
+        raise OptionError(f"`assignors` is {_shown(names)}: {wrong}") from wrong
+    return tuple(names)
+
+
+def _security(given: SecuritySettings | None) -> Security:
+    # What was given may be a secret, so an error shows no more than its type.
+    if given is not None and not isinstance(given, SecuritySettings):
+        raise OptionError(
+            f"`security` is of type {type(given).__name__}: give SecuritySettings, such as "
+            "SecuritySettings(protocol='SSL'), or None for neither TLS nor login."
+        )
+    return load_security(given if given is not None else SecuritySettings())
+
+
+def _name(argument: str, given: object, example: str, more: str = "") -> str:
+    if not isinstance(given, str) or not is_kafka_name(given):
+        raise OptionError(
+            f"`{argument}` has {_shown(given)}: give names of 1 to 249 letters, digits, `.`, `_` and `-`, such as "
+            f"{example!r}{more}."
+        )
+    return given
 
 
 def _several(name: str, given: Iterable[object], example: str) -> list[object]:
     """The items of an argument that takes several; raises OptionError for a text, whose items are characters."""
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise OptionError(f"`{name}` is {given!r}: give a list, such as [{example!r}].")
-    found = list(given)
+    found = None if isinstance(given, str | bytes) or not isinstance(given, Iterable) else list(given)
     if not found:
-        raise OptionError(f"`{name}` is empty: give at least one, such as [{example!r}].")
+        raise OptionError(f"`{name}` is {_shown(given)}: give a list with at least one item, such as [{example!r}].")
     return found
 
 
-def _text(name: str, given: object) -> str:
-    if not isinstance(given, str) or not given.strip():
-        raise OptionError(f"`{name}` has {given!r}: give a text that is not empty.")
+def _text(name: str, given: object, example: str) -> str:
+    if not isinstance(given, str) or not given.strip() or not _fits(given):
+        raise OptionError(
+            f"`{name}` is {_shown(given)}: give a text of 1 to {STRING_BYTES_MAX} bytes in UTF-8, such as {example!r}."
+        )
     return given
+
+
+def _fits(text: str) -> bool:
+    """Whether it is a text that Kafka's protocol can carry."""
+    try:
+        return len(text.encode()) <= STRING_BYTES_MAX
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+
+
+def _milliseconds(name: str, given: object, default: int) -> int:
+    if given is None:
+        return default
+    # A bool is an int to Python, and True would pass for 1 ms.
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= INT_MAX:
+        raise OptionError(
+            f"`{name}` is {_shown(given)}: give a whole number of ms from 1 to {INT_MAX}, such as {default}."
+        )
+    return given
+
+
+def _shown(given: object) -> str:
+    """As much of an argument as an error should repeat."""
+    return printable_words(repr(given))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache, partial
 from itertools import groupby, repeat
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 UNKNOWN_MEMBER_ID = ""
@@ -22,6 +23,22 @@ CLASSIC, CONSUMER = "classic", "consumer"
 
 BROKER, CLIENT, AUTO = "broker", "client", "auto"
 """The side that makes the member ids of static members in a classic group, or a choice between the two (AUTO)."""
+
+INT_MAX: Final = 2**31 - 1
+"""The largest value of Kafka's settings of type int, such as session.timeout.ms (ConfigDef.Type.INT)."""
+
+
+def is_kafka_name(text: str) -> bool:
+    """Whether Kafka takes `text` as a topic's name (Topic.validate), and so as an instance id."""
+    return re.fullmatch(r"[A-Za-z0-9._-]{1,249}", text) is not None and text not in {".", ".."}
+
+
+def longest_heartbeat_interval_ms(session_timeout_ms: int) -> int:
+    """A third of the session timeout: one heartbeat may be lost, and the next one late.
+
+    Kafka's advice: "typically should be set no higher than 1/3 of that value" (heartbeat.interval.ms).
+    """
+    return max(1, session_timeout_ms // 3)
 
 
 class TopicPartition(NamedTuple):

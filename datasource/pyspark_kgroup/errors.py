@@ -25,15 +25,14 @@ from spark_kgroup.errors import FencedInstanceId, KgroupError
 class SeatTaken(FencedInstanceId):
     """Another process took a seat of this query. The message names the causes under Spark."""
 
-    def __init__(self, group: str, instance_id: str) -> None:
-        super().__init__(group, instance_id)
-        self.args = (
-            f"Another process took the seat {instance_id!r} in group {group!r} (FENCED_INSTANCE_ID). "
+    def _text(self) -> str:
+        return (
+            f"Another process took the seat {self.instance_id!r} in group {self.group!r} (FENCED_INSTANCE_ID). "
             "Does a second reader run with the same group and instance id prefix: another query on the same load(), a "
             "second sink, a self-join? If each of the two wants every record, give each its own load() with its own "
             "`kafka.group.id`. If they are to share the records, so that each gets a part of them, give each its own "
             "`instanceIdPrefix`. Or is an old driver still alive, or only its stream reader (a process "
-            "`python_streaming_source_runner` whose JVM is gone)? Stop it. The newest one keeps the seat.",
+            "`python_streaming_source_runner` whose JVM is gone)? Stop it. The newest one keeps the seat."
         )
 
 

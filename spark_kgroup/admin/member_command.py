@@ -31,7 +31,13 @@ from spark_kgroup.model import AUTO, BROKER, CLASSIC, CLIENT, CONSUMER, ErrorCod
 from spark_kgroup.peer_words import printable
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.session import Session
-from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, OwnerHooks, ProtocolSettings
+from spark_kgroup.runtime.settings import (
+    ClientSettings,
+    GroupSettings,
+    OwnerHooks,
+    ProtocolSettings,
+    default_heartbeat_interval_ms,
+)
 from spark_kgroup.topic_pattern import TopicPattern
 from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.security.settings import Plaintext
@@ -225,6 +231,7 @@ def member(
             assignors=_assignors(assignor),
             server_assignor=remote_assignor,
             session_timeout_ms=session_timeout_ms,
+            heartbeat_interval_ms=default_heartbeat_interval_ms(session_timeout_ms),
             own_ids=_member_ids(member_ids, group_protocol, instance_id) == CLIENT,
             own_ids_if_alone=member_ids == AUTO,
         ),

@@ -16,7 +16,6 @@ from spark_kgroup.member.config import ConsumerMemberConfig, MemberConfig, Previ
 from spark_kgroup.member.machine import Config
 from spark_kgroup.member.member_ids import new_member_id
 from spark_kgroup.model import UNKNOWN_MEMBER_ID, DescribedGroup, MemberIdentity, TopicPartition
-from spark_kgroup.runtime.consumer_calls import session_timeout_ms
 from spark_kgroup.runtime.join_nudge import JoinNudge
 from spark_kgroup.runtime.own_ids import OwnIds
 from spark_kgroup.runtime.previously_owned import claimable
@@ -106,6 +105,9 @@ class SeatConfigs:
 
     async def _ask_for_session_timeout(self) -> None:
         """Ask how long seats may be silent under the consumer protocol."""
+        # Imported here: a start need not load modules that it does not use.
+        from spark_kgroup.runtime.consumer_calls import session_timeout_ms
+
         self._session_timeout_ms = await session_timeout_ms(self._cluster, self._settings.group)
         log.info(
             "group %r: members may be silent for %d ms, as its brokers want it (the group's "
@@ -241,9 +243,11 @@ class Seats:
         await self.tasks.end()
 
     def _on_failure(self, bug: BaseException) -> None:
-        # A watch serves all seats, so when one fails no seat may go on without it.
+        # A watch serves all seats, so when one fails no seat may go on without it. Its error is final, while callers
+        # of the group wait out a WireError.
+        final = GroupError(str(bug)) if isinstance(bug, KgroupError) else bug
         for session in self.sessions.values():
-            session.fail(GroupError(str(bug)) if isinstance(bug, KgroupError) else bug)  # one for each: it is named
+            session.fail(final)
         self.changed.set()
 
     def _on_notice(self, session: Session, notice: contract.Notice) -> None:
@@ -319,5 +323,5 @@ def _seat_view(session: Session) -> SeatView:
         to_give_up=machine.to_give_up,
         settled=machine.settled,
         leader=machine.leader,
-        trouble=session.trouble,
+        trouble=session.waiting.reason,
     )

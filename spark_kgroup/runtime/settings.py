@@ -15,7 +15,7 @@ from spark_kgroup.limits import (
     SESSION_TIMEOUT_MS,
 )
 from spark_kgroup.member.classic import PreviouslyOwned
-from spark_kgroup.model import CLASSIC, CONSUMER, MemberIdentity, TopicPartition
+from spark_kgroup.model import CLASSIC, CONSUMER, MemberIdentity, TopicPartition, longest_heartbeat_interval_ms
 from spark_kgroup.topic_pattern import TopicPattern
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.responses import CommittedOffset
@@ -44,6 +44,11 @@ class ClientSettings:
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
     api_timeout_ms: int = API_TIMEOUT_MS
     metadata_max_age_ms: int = METADATA_MAX_AGE_MS
+
+
+def default_heartbeat_interval_ms(session_timeout_ms: int) -> int:
+    """Kafka's default, or a third of the session timeout if that is less."""
+    return min(HEARTBEAT_INTERVAL_MS, longest_heartbeat_interval_ms(session_timeout_ms))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,6 @@ from spark_kgroup.errors import EnvironmentProblem, OptionError
 from spark_kgroup.testing import group_tool
 from spark_kgroup.testing.class_archive import with_class_archive
 from spark_kgroup.testing.free_ports import PortReservation
-from spark_kgroup.testing.group_log import GroupRecord, read_group_record
 from spark_kgroup.testing.group_tool import GroupStateRow, MemberRow, PartitionRow
 from spark_kgroup.testing.java import find_java
 from spark_kgroup.testing.kafka_jars import kafka_jars
@@ -295,13 +294,6 @@ class ApacheKafka:
             EnvironmentProblem: there is no such group.
         """
         return group_tool.parse_state(self._group_tool(group, "--state", "--verbose"))
-
-    def group_record(self, group: str) -> GroupRecord | None:
-        """The newest record that the coordinator wrote about a classic group, its generation included.
-
-        None if it has written none, or has forgotten the group since.
-        """
-        return read_group_record(self.bootstrap_servers, group)
 
     def _group_tool(self, group: str, *arguments: str) -> str:
         server = ("--bootstrap-server", self.bootstrap_servers)

@@ -72,7 +72,7 @@ class GroupStateRow:
         coordinator: HOST:PORT.
         assignor: the selected one, "" while there is none.
         state: Kafka's word, such as Stable, PreparingRebalance, CompletingRebalance, Empty.
-        group_epoch: None under the classic protocol: the tool does not show a generation (see `group_log`).
+        group_epoch: None under the classic protocol: the tool does not show a generation.
     """
 
     coordinator: str

@@ -107,12 +107,6 @@ class KafkaRelease:
         return not (3, 8) <= self.number < (4, 0)
 
     @property
-    def console_consumer(self) -> str:
-        """The class behind kafka-console-consumer.sh."""
-        package = "org.apache.kafka.tools.consumer" if self.number >= (3, 8) else "kafka.tools"
-        return f"{package}.ConsoleConsumer"
-
-    @property
     def has_scram_users(self) -> bool:
         """Whether its storage tool takes users for SCRAM."""
         return self.number >= (3, 5)

@@ -125,12 +125,6 @@ class SparkCluster:
         for address in addresses:
             self._await(self.workers[address], f"worker-{address}", r"Successfully registered with (master)")
 
-    def kill_worker(self, address: str) -> None:
-        """End a worker at once (SIGKILL). Its executors end when they notice."""
-        worker = self.workers.pop(address)
-        worker.kill()
-        worker.wait()
-
     def _start(self, name: str, main_class: str, *arguments: str) -> subprocess.Popen[bytes]:
         environment = {**os.environ, **spark_environment(self._folder, self._conf), **self._more}
         classes = f"{self._conf}:{spark_home() / 'jars' / '*'}"

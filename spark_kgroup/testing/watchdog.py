@@ -69,11 +69,6 @@ class ProcessGuard:
         with self._watchdog.stdout as output:
             output.read(1)
 
-    @property
-    def watchdog_pid(self) -> int:
-        """The watchdog's process id, and the id of the group that all children are in."""
-        return self._watchdog.pid
-
     def popen(
         self,
         command: Sequence[str | Path],

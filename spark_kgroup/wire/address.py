@@ -41,8 +41,12 @@ def read_address(text: str) -> Address:
     return Address(match[1] or match[2], int(match[3]))
 
 
-def parse_bootstrap(text: str) -> tuple[Address, ...]:
+def parse_bootstrap(text: str, name: str = "bootstrap.servers") -> tuple[Address, ...]:
     """Addresses from `host:port[,host:port]`.
+
+    Args:
+        text: as the user wrote it.
+        name: by which the user knows it.
 
     Raises:
         OptionError: an entry is no address, or there is none.
@@ -51,11 +55,10 @@ def parse_bootstrap(text: str) -> tuple[Address, ...]:
         addresses = tuple(read_address(entry.strip()) for entry in text.split(",") if entry.strip())
     except ValueError as error:
         raise OptionError(
-            f"`bootstrap.servers`: {error}. Give one or more brokers, "
-            "like 'broker-1:9092,broker-2:9092' (IPv6: '[::1]:9092')."
+            f"`{name}`: {error}: give one or more brokers, such as 'broker-1:9092,broker-2:9092' (IPv6: '[::1]:9092')."
         ) from None
     if not addresses:
-        raise OptionError("`bootstrap.servers` is empty. Give one or more brokers, like 'broker-1:9092'.")
+        raise OptionError(f"`{name}` is {text!r}: give one or more brokers, such as 'broker-1:9092'.")
     return addresses
 
 

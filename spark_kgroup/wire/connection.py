@@ -21,7 +21,7 @@ import math
 import socket
 import ssl
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -108,25 +108,18 @@ class Connection:
         alive: Callable[[], bool],
     ) -> None:
         self.address = address
-        self._reader, self._writer = streams
+        reader, self._writer = streams
         self._client_id = client_id
-        self._security = security
         self._request_timeout_ms = request_timeout_ms
         self._alive = alive
-        self._ids = count(1)
-        self._waiting: dict[int, _Waiting] = {}
-        self._places = asyncio.Semaphore(IN_FLIGHT_MAX)
+        self._in_flight = _InFlight()
+        self._responses = _Responses()
+        self._login = _Login(self, security)
+        self._versions: _Versions | None = None
+        self._answers_to_open: int | None = None
+        """How many answers it took to open it, or None until it is open."""
         self._ended: WireError | None = None
-        self._versions: dict[int, tuple[int, int]] | None = None
-        self._answers = self._answers_to_open = 0
-        self._last: dict[type[Request], tuple[bytes, Response]] = {}
-        self._frame_bytes_max = HANDSHAKE_FRAME_BYTES_MAX
-        self._drained = asyncio.Event()
-        self._drained.set()
-        self._renew_at_s = math.inf
-        self._renewable_at_s = 0.0
-        self._renewing: asyncio.Task[None] | None = None
-        self._receiver = asyncio.create_task(self._receive(), name=f"receive from {address}")
+        self._receiver = asyncio.create_task(self._receive(reader), name=f"receive from {address}")
 
     @classmethod
     async def open(
@@ -170,8 +163,8 @@ class Connection:
         )
         try:
             await connection._negotiate(min(request_timeout_ms, connect_timeout_ms))
-            await connection._authenticate()
-            connection._frame_bytes_max, connection._answers_to_open = FRAME_BYTES_MAX, connection._answers
+            await connection._login.authenticate()
+            connection._answers_to_open = connection._in_flight.answered
         except BaseException:
             await connection.close()
             raise
@@ -185,7 +178,7 @@ class Connection:
     @property
     def has_answered(self) -> bool:
         """Whether it has answered any request since it was opened."""
-        return self._answers > self._answers_to_open
+        return self._answers_to_open is not None and self._in_flight.answered > self._answers_to_open
 
     async def __aenter__(self) -> Self:
         return self
@@ -196,7 +189,7 @@ class Connection:
     async def close(self) -> None:
         """End the connection. Calls that still wait raise `Disconnected`. Safe to call twice."""
         self._end(Disconnected(f"The connection to {self.address} was closed here."))
-        tasks = [task for task in (self._receiver, self._renewing) if task is not None]
+        tasks = [task for task in (self._receiver, self._login.renewing) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -219,22 +212,25 @@ class Connection:
         timeout_ms = timeout_ms or self._request_timeout_ms
         # No bound of its own: a request that has a place is answered in time, or the connection ends. The place comes
         # before the renewal, or a request could be sent in the midst of it.
-        async with self._places:
-            if self._renewing is not None or asyncio.get_running_loop().time() >= self._renew_at_s:
-                await self._renew_before(request, timeout_ms)
+        async with self._in_flight.places:
+            if self._login.is_due:
+                await self._login.renew_before(request, timeout_ms)
             return await self._exchange(request, timeout_ms)
+
+    async def ask(self, request: Request) -> Response:
+        """As `call`, for the requests of authentication itself."""
+        self._check_version(request)
+        # Not by `call`, which holds requests back until this authentication is over.
+        return await self._exchange(request, min(self._request_timeout_ms, CONNECT_TIMEOUT_MS))
 
     async def _exchange(self, request: Request, timeout_ms: int) -> Response:
         if self._ended is not None:
             raise self._ended.again()
-        correlation_id = next(self._ids)
+        correlation_id = self._in_flight.next_id()
         frame = encode_request(request, correlation_id, self._client_id)
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Response] = loop.create_future()
         message = f"{self.address} did not answer {_name(request)} within {timeout_ms} ms."
-        timer = loop.call_later(timeout_ms / 1000, self._overdue, correlation_id, message)
-        self._waiting[correlation_id] = _Waiting(type(request), answer, timer)
-        self._drained.clear()
+        timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self._overdue, correlation_id, message)
+        answer = self._in_flight.add(correlation_id, type(request), timer)
         # Asked right before the write, with no await between: this process may have been stopped for an hour before.
         if self._alive():
             self._writer.write(frame)
@@ -244,26 +240,24 @@ class Connection:
 
     def _overdue(self, correlation_id: int, message: str) -> None:
         # The call that is overdue hears that it timed out, the other calls that the connection was closed.
-        answer = self._waiting.pop(correlation_id).answer
-        if not answer.done():
-            answer.set_exception(RequestTimedOut(message))
+        self._in_flight.fail(correlation_id, RequestTimedOut(message))
         self._end(Disconnected(f"The connection to {self.address} was closed here: {message}"))
 
-    async def _receive(self) -> None:
+    async def _receive(self, reader: asyncio.StreamReader) -> None:
         try:
             while True:
-                (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
+                (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
                 # Each response begins with a correlation id, which is as long as the length itself.
-                if not _LENGTH.size <= length <= self._frame_bytes_max:
+                if not _LENGTH.size <= length <= self._frame_bytes_max():
                     raise ProtocolViolation(
                         f"{self.address} sent a frame of {length} bytes: this is not a Kafka broker's plain listener "
                         "(is it a TLS or HTTP port? See `security.protocol`)."
                     )
-                await self._answer(await self._reader.readexactly(length))
+                await self._answer(await reader.readexactly(length))
         except asyncio.IncompleteReadError:
-            self._end(Disconnected(f"{self.address} closed the connection{_HINTS.get(self._answers, '.')}"))
+            self._end(Disconnected(f"{self.address} closed the connection{_HINTS.get(self._in_flight.answered, '.')}"))
         except ssl.SSLError as error:  # with TLS 1.3, that a broker refuses our certificate comes after the handshake
-            self._end(_tls_failure(self._security, self.address, error))
+            self._end(_tls_failure(self._login.security, self.address, error))
         except OSError as error:
             self._end(Disconnected(f"{self.address}: {error.strerror or error}."))
         except WireError as error:
@@ -273,90 +267,30 @@ class Connection:
             log.exception("%s: cannot go on reading", self.address)
             self._end(Disconnected(f"{self.address}: reading failed: {bug!r}."))
 
+    def _frame_bytes_max(self) -> int:
+        return HANDSHAKE_FRAME_BYTES_MAX if self._answers_to_open is None else FRAME_BYTES_MAX
+
     async def _answer(self, frame: bytes) -> None:
         correlation_id = read_correlation_id(frame)
-        if correlation_id not in self._waiting:
+        waiting = self._in_flight.find(correlation_id)
+        if waiting is None:
             raise ProtocolViolation(f"{self.address} answered request {correlation_id}, which was never sent.")
-        waiting = self._waiting[correlation_id]
         # Before the decoding, which may take long: the broker has answered in time.
         waiting.timer.cancel()
         if not waiting.answer.done():  # else its caller was cancelled, and the answer is dropped
-            response = await self._decode(waiting.request_type, frame)
+            response = await self._responses.decode(waiting.request_type, frame)
             if not waiting.answer.done():
                 waiting.answer.set_result(response)
-        self._waiting.pop(correlation_id, None)  # the connection may have ended while a large frame was decoded
-        self._answers += 1
-        if not self._waiting:
-            self._drained.set()
-
-    async def _decode(self, request_type: type[Request], frame: bytes) -> Response:
-        """The response in `frame`: the last one again if all bytes but the correlation id are the same."""
-        content = frame[_CORRELATION_ID_BYTES:]
-        last = self._last.get(request_type)
-        if last is not None and last[0] == content:
-            return last[1]
-        response = await _decode(request_type, frame)
-        if request_type in _ASKED_AGAIN_AND_AGAIN:
-            self._last[request_type] = content, response
-        return response
+        self._in_flight.drop(correlation_id)
 
     def _end(self, error: WireError) -> None:
         if self._ended is not None:
             return
         self._ended = error
-        for waiting in self._waiting.values():
-            waiting.timer.cancel()
-            if not waiting.answer.done():
-                waiting.answer.set_exception(error.again())
-        self._waiting.clear()
-        self._drained.set()
-        # A renewal that fails ends the connection itself, and must not cancel itself in the midst of that.
-        if self._renewing is not None and self._renewing is not asyncio.current_task():
-            self._renewing.cancel()  # calls that wait for it raise this error when they send
+        self._in_flight.fail_all(error)
+        self._login.cancel()
         # Not close(): that waits until the unsent bytes are sent, also if the peer reads no more.
         self._writer.transport.abort()
-
-    # ----------------------------------------------------------------------------------------- authentication
-
-    async def _authenticate(self) -> None:
-        """Authenticate, and note when that must be done again."""
-        lifetime_ms = await self._security.authenticate(self.address, self._ask)
-        if lifetime_ms:
-            now_s = asyncio.get_running_loop().time()
-            self._renew_at_s = now_s + lifetime_ms / 1000 * uniform(*REAUTHENTICATION_FACTORS)
-            self._renewable_at_s = now_s + REAUTHENTICATION_INTERVAL_MS / 1000
-
-    async def _ask(self, request: Request) -> Response:
-        """As `call`, for the requests of authentication itself."""
-        self._check_version(request)
-        # Not by `call`, which holds requests back until this authentication is over.
-        return await self._exchange(request, min(self._request_timeout_ms, CONNECT_TIMEOUT_MS))
-
-    async def _renew_before(self, request: Request, timeout_ms: int) -> None:
-        """Hold `request` back until the SASL session is renewed. All calls meanwhile wait for the same renewal."""
-        if self._renewing is None:
-            self._renewing = asyncio.create_task(self._renew(), name=f"authenticate anew at {self.address}")
-        # Wait without awaiting the task: a cancelled caller must not end it halfway, and its error ends the connection.
-        held_s = max(0.0, self._renewable_at_s - asyncio.get_running_loop().time())
-        # A broker refuses two authentications within a second. That wait is ours, so it does not use up the bound.
-        done, _ = await asyncio.wait([self._renewing], timeout=timeout_ms / 1000 + held_s)
-        if not done:
-            message = f"{self.address}: {_name(request)} waited {timeout_ms} ms for the SASL session to be renewed."
-            self._end(Disconnected(f"The connection to {self.address} was closed here: {message}"))
-            raise RequestTimedOut(message)
-
-    async def _renew(self) -> None:
-        try:
-            await self._drained.wait()
-            # A session that a token about to expire began may end before it may be renewed. A request sent in between
-            # would end the connection.
-            await asyncio.sleep(self._renewable_at_s - asyncio.get_running_loop().time())
-            if not self.closed:
-                await self._authenticate()
-        except WireError as error:
-            self._end(error)  # calls that wait for the renewal raise this error when they send
-        finally:
-            self._renewing = None
 
     # ----------------------------------------------------------------------------------------------- versions
 
@@ -371,19 +305,111 @@ class Connection:
         code = int(response.error_code)
         if code != ErrorCode.NONE:
             raise ProtocolViolation(f"{self.address} refused ApiVersions with {ErrorCode.name_of(code)}.")
-        self._versions = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
+        ranges: dict[int, tuple[int, int]] = {
+            key.api_key: (key.min_version, key.max_version) for key in response.api_keys
+        }
+        self._versions = _Versions(self.address, ranges)
+
+    def _check_version(self, request: Request) -> None:
+        assert self._versions is not None, "open() has negotiated"
+        self._versions.check(request)
 
     def speaks(self, api_key: int, version: int) -> bool:
         """Whether the broker knows this version of an API."""
-        low, high = self._spoken(api_key)
+        assert self._versions is not None, "open() has negotiated"
+        low, high = self._versions.spoken(api_key)
         return low <= version <= high
 
-    def _spoken(self, api_key: int) -> tuple[int, int]:
-        assert self._versions is not None, "open() has negotiated"
-        return self._versions.get(api_key, (0, -1))
 
-    def _check_version(self, request: Request) -> None:
-        low, high = self._spoken(request.__api_key__)
+class _InFlight:
+    """The requests of one connection that were sent and have no answer yet.
+
+    Attributes:
+        places: one for each request. A request without a place waits for its turn.
+        drained: set while none is awaited.
+        answered: how many were, since the connection began.
+    """
+
+    def __init__(self) -> None:
+        self.places = asyncio.Semaphore(IN_FLIGHT_MAX)
+        self.drained = asyncio.Event()
+        self.drained.set()
+        self.answered = 0
+        self._ids = count(1)
+        self._waiting: dict[int, _Waiting] = {}
+
+    def next_id(self) -> int:
+        """A correlation id that was not used yet."""
+        return next(self._ids)
+
+    def add(
+        self, correlation_id: int, request_type: type[Request], timer: asyncio.TimerHandle
+    ) -> asyncio.Future[Response]:
+        """The future of a request's answer. `timer` ends the wait for it."""
+        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self._waiting[correlation_id] = _Waiting(request_type, answer, timer)
+        self.drained.clear()
+        return answer
+
+    def find(self, correlation_id: int) -> _Waiting | None:
+        """The request with this id, or None if none was sent that has no answer yet."""
+        return self._waiting.get(correlation_id)
+
+    def drop(self, correlation_id: int) -> None:
+        """Forget a request AFTER its answer. The connection may have ended while a large frame was decoded."""
+        self._waiting.pop(correlation_id, None)
+        self.answered += 1
+        if not self._waiting:
+            self.drained.set()
+
+    def fail(self, correlation_id: int, error: WireError) -> None:
+        """Let the caller of one request raise `error`. The connection ends AFTER that."""
+        answer = self._waiting.pop(correlation_id).answer
+        if not answer.done():
+            answer.set_exception(error)
+
+    def fail_all(self, error: WireError) -> None:
+        """Let the callers of all requests raise `error`."""
+        for waiting in self._waiting.values():
+            waiting.timer.cancel()
+            if not waiting.answer.done():
+                waiting.answer.set_exception(error.again())
+        self._waiting.clear()
+        self.drained.set()
+
+
+class _Responses:
+    """Decodes the answers on one connection."""
+
+    def __init__(self) -> None:
+        self._last: dict[type[Request], tuple[bytes, Response]] = {}
+
+    async def decode(self, request_type: type[Request], frame: bytes) -> Response:
+        """The response in `frame`: the last one again if all bytes but the correlation id are the same."""
+        content = frame[_CORRELATION_ID_BYTES:]
+        last = self._last.get(request_type)
+        if last is not None and last[0] == content:
+            return last[1]
+        response = await _decode(request_type, frame)
+        if request_type in _ASKED_AGAIN_AND_AGAIN:
+            self._last[request_type] = content, response
+        return response
+
+
+class _Versions:
+    """The versions of each API that a broker speaks."""
+
+    def __init__(self, address: Address, ranges: Mapping[int, tuple[int, int]]) -> None:
+        self._address = address
+        self._ranges = ranges
+
+    def spoken(self, api_key: int) -> tuple[int, int]:
+        """The oldest and the newest version, or (0, -1) if the broker does not know the API."""
+        return self._ranges.get(api_key, (0, -1))
+
+    def check(self, request: Request) -> None:
+        """Raises UnsupportedApi for a request in a version that the broker does not speak."""
+        low, high = self.spoken(request.__api_key__)
         if not low <= request.__version__ <= high:
             spoken = f"speaks v{low} to v{high}" if high >= 0 else "does not know this API"
             newer = request.__version__ < low
@@ -393,8 +419,70 @@ class Connection:
                 else f"Apache Kafka {messages.oldest_kafka(request)} or newer is needed"
             )
             raise UnsupportedApi(
-                f"{_name(request)} v{request.__version__} is needed, but the broker at {self.address} {spoken}: {fix}."
+                f"{_name(request)} v{request.__version__} is needed, but the broker at {self._address} {spoken}: {fix}."
             )
+
+
+class _Login:
+    """The login of one connection, and its renewals: see the head of this module.
+
+    Attributes:
+        security: of the connection.
+        renewing: the renewal that is under way, or None.
+    """
+
+    def __init__(self, connection: Connection, security: Security) -> None:
+        self.security = security
+        self.renewing: asyncio.Task[None] | None = None
+        self._connection = connection
+        self._renew_at_s = math.inf
+        self._renewable_at_s = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next request has to wait for a renewal."""
+        return self.renewing is not None or asyncio.get_running_loop().time() >= self._renew_at_s
+
+    async def authenticate(self) -> None:
+        """Authenticate, and note when that must be done again."""
+        lifetime_ms = await self.security.authenticate(self._connection.address, self._connection.ask)
+        if lifetime_ms:
+            now_s = asyncio.get_running_loop().time()
+            self._renew_at_s = now_s + lifetime_ms / 1000 * uniform(*REAUTHENTICATION_FACTORS)
+            self._renewable_at_s = now_s + REAUTHENTICATION_INTERVAL_MS / 1000
+
+    def cancel(self) -> None:
+        """End a renewal with the connection. The calls that wait for it raise the connection's error when they send."""
+        # A renewal that fails ends the connection itself, and must not cancel itself in the midst of that.
+        if self.renewing is not None and self.renewing is not asyncio.current_task():
+            self.renewing.cancel()
+
+    async def renew_before(self, request: Request, timeout_ms: int) -> None:
+        """Hold `request` back until the SASL session is renewed. All calls meanwhile wait for the same renewal."""
+        if self.renewing is None:
+            self.renewing = asyncio.create_task(self._renew(), name=f"authenticate anew at {self._connection.address}")
+        # Wait without awaiting the task: a cancelled caller must not end it halfway, and its error ends the connection.
+        held_s = max(0.0, self._renewable_at_s - asyncio.get_running_loop().time())
+        # A broker refuses two authentications within a second. That wait is ours, so it does not use up the bound.
+        done, _ = await asyncio.wait([self.renewing], timeout=timeout_ms / 1000 + held_s)
+        if not done:
+            address = self._connection.address
+            message = f"{address}: {_name(request)} waited {timeout_ms} ms for the SASL session to be renewed."
+            self._connection._end(Disconnected(f"The connection to {address} was closed here: {message}"))
+            raise RequestTimedOut(message)
+
+    async def _renew(self) -> None:
+        try:
+            await self._connection._in_flight.drained.wait()
+            # A session that a token about to expire began may end before it may be renewed. A request sent in between
+            # would end the connection.
+            await asyncio.sleep(self._renewable_at_s - asyncio.get_running_loop().time())
+            if not self._connection.closed:
+                await self.authenticate()
+        except WireError as error:
+            self._connection._end(error)  # calls that wait for the renewal raise this error when they send
+        finally:
+            self.renewing = None
 
 
 async def _connect(
@@ -427,9 +515,7 @@ async def _connect(
 
 def _tls_failure(security: Security, address: Address, error: ssl.SSLError) -> WireError:
     failure = tls_failure(address, error)
-    if isinstance(failure, AuthenticationFailed):
-        security.on_tls_refused(address, failure)
-    return failure
+    return security.on_tls_refused(address, failure) if isinstance(failure, AuthenticationFailed) else failure
 
 
 async def _streams(

@@ -1,15 +1,15 @@
 """All records that a group's coordinator ever wrote of it, in order: the broker's own evidence.
 
 The records lie in __consumer_offsets (Kafka: OffsetCommitKey v0 and v1, OffsetCommitValue. Group metadata as in
-`spark_kgroup.testing.group_log`). A commit that was refused left no record.
+`group_log`). A commit that was refused left no record.
 """
 
 import struct
 from collections import defaultdict
 from itertools import pairwise
 
+from harness.group_log import GroupRecord, decode_group_metadata
 from harness.kafka import messages, place_of
-from spark_kgroup.testing.group_log import GroupRecord, decode_group_metadata
 
 Commit = tuple[int, int]
 """(partition, offset): an acknowledged commit of a group with one topic."""

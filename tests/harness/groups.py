@@ -5,6 +5,7 @@ import asyncio
 from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 
+from harness.group_log import read_group_record
 from harness.waiting import wait_for
 from spark_kgroup.model import DescribedGroup
 from spark_kgroup.testing import ApacheKafka
@@ -30,7 +31,7 @@ def stable_generation(kafka: ApacheKafka, group: str) -> int:
         assert epoch is not None
         return epoch
     wait_for(lambda: _described(kafka, group).state is ConsumerGroupState.STABLE, f"{group} to be stable")
-    record = wait_for(lambda: kafka.group_record(group), f"the coordinator's record of {group}")
+    record = wait_for(lambda: read_group_record(kafka.bootstrap_servers, group), f"the coordinator's record of {group}")
     return record.generation
 
 

@@ -8,11 +8,19 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
+from spark_kgroup.testing.kafka_release import KafkaRelease
+
 Contents = dict[tuple[int, int], bytes | None]
 """(partition, offset) -> value, of each record of a topic."""
 
 MakeTopic = Callable[..., str]
 """Number of partitions, and configurations -> the name of a new topic."""
+
+
+def console_consumer(release: KafkaRelease) -> str:
+    """The class behind kafka-console-consumer.sh."""
+    package = "org.apache.kafka.tools.consumer" if release.number >= (3, 8) else "kafka.tools"
+    return f"{package}.ConsoleConsumer"
 
 
 def produce(bootstrap: str, topic: str, count: int, *, partitions: int, first: int = 0, size: int = 20) -> None:

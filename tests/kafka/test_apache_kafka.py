@@ -14,12 +14,12 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from harness.kafka import contents, produce
+from harness.group_log import decode_group_metadata, read_group_record
+from harness.kafka import console_consumer, contents, produce
 from harness.waiting import wait_for
 
 from spark_kgroup.errors import EnvironmentProblem, OptionError
 from spark_kgroup.testing import ApacheKafka
-from spark_kgroup.testing.group_log import decode_group_metadata
 
 READY_S_MAX = 6.0
 """One node is ready in under 6 s once its jars are cached, on a machine that has a core to spare."""
@@ -219,11 +219,11 @@ def test_the_generation_is_read_from_the_coordinators_log(apache_kafka: ApacheKa
     topic, group = unique("topic"), unique("group")
     apache_kafka.create_topic(topic, 2)
     with static_member(apache_kafka, group, "seat-0", topic):
-        first = apache_kafka.group_record(group)
+        first = read_group_record(apache_kafka.bootstrap_servers, group)
     with static_member(apache_kafka, group, "seat-0", topic) as leader:
-        rejoined = apache_kafka.group_record(group)
+        rejoined = read_group_record(apache_kafka.bootstrap_servers, group)
         with static_member(apache_kafka, group, "seat-1", topic, beside=[leader]):
-            grown = apache_kafka.group_record(group)
+            grown = read_group_record(apache_kafka.bootstrap_servers, group)
 
     assert first is not None
     assert (first.generation, first.protocol) == (1, "range")
@@ -232,7 +232,7 @@ def test_the_generation_is_read_from_the_coordinators_log(apache_kafka: ApacheKa
     assert rejoined.leader != first.leader, "but the member has a new id"
     assert grown is not None
     assert grown.generation == 2
-    assert apache_kafka.group_record(unique("group")) is None
+    assert read_group_record(apache_kafka.bootstrap_servers, unique("group")) is None
 
 
 @pytest.mark.since_kafka_4
@@ -240,10 +240,10 @@ def test_our_reading_of_the_log_agrees_with_kafkas_own_formatter(apache_kafka: A
     topic, group = unique("topic"), unique("group")
     apache_kafka.create_topic(topic, 2)
     with static_member(apache_kafka, group, "seat-0", topic):
-        record = apache_kafka.group_record(group)
+        record = read_group_record(apache_kafka.bootstrap_servers, group)
     assert record is not None
     printed = apache_kafka.tool(
-        apache_kafka.release.console_consumer,
+        console_consumer(apache_kafka.release),
         *("--bootstrap-server", apache_kafka.bootstrap_servers, "--topic", "__consumer_offsets"),
         *("--from-beginning", "--timeout-ms", "10000"),
         *("--formatter", "org.apache.kafka.tools.consumer.GroupMetadataMessageFormatter"),

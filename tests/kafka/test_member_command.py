@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Consumer
 from harness.groups import assignment_by_instance, stable_generation
-from harness.kafka import MakeTopic
+from harness.kafka import MakeTopic, console_consumer
 from harness.members import KGROUP, MemberProcess, Pair, all_pairs
 from harness.waiting import wait_for
 from kafka import KafkaConsumer
@@ -301,7 +301,7 @@ def test_a_member_shares_a_group_with_the_java_client(
     java = threading.Thread(
         target=apache_kafka.tool,
         args=(
-            apache_kafka.release.console_consumer,
+            console_consumer(apache_kafka.release),
             *("--bootstrap-server", apache_kafka.bootstrap_servers, "--topic", topic, "--group", group),
             *("--timeout-ms", "15000"),
             *("--consumer-property", "partition.assignment.strategy=" + JAVA_COOPERATIVE_STICKY),

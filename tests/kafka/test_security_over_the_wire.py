@@ -250,8 +250,8 @@ class Counted:
         self.connections += 1
         return await self._security.ssl_context()
 
-    def on_tls_refused(self, address: object, refusal: AuthenticationFailed) -> None:
-        self._security.on_tls_refused(address, refusal)
+    def on_tls_refused(self, address: object, refusal: AuthenticationFailed) -> AuthenticationFailed:
+        return self._security.on_tls_refused(address, refusal)
 
     async def authenticate(self, address: object, send: Send) -> int:
         self.logins += 1

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from harness.both_readers import leaders_of, whole
 from harness.decoder import built_decoder
-from harness.kafka import MakeTopic, fill
+from harness.kafka import MakeTopic, console_consumer, fill
 from harness.query import Query
 from harness.raw_records import message_of_before_0_11, produce_raw, replace_in_log, segment_of
 from harness.record_batches import CODECS, Batch, Record
@@ -64,7 +64,7 @@ def java_consumer_shows(kafka: ApacheKafka, topic: str, count: int, *shown: str)
     for property_ in shown:
         arguments += ["--property", property_]
     arguments += ["--max-messages", str(count), "--timeout-ms", "30000"]
-    lines = kafka.tool(kafka.release.console_consumer, *arguments).split("\n")
+    lines = kafka.tool(console_consumer(kafka.release), *arguments).split("\n")
     return [line for line in lines if not line.startswith("Option --property is deprecated")][:count]
 
 

@@ -191,7 +191,7 @@ def test_the_notebook_logs_in_with_what_the_secret_scope_holds(
         secrets=SimpleNamespace(get=lambda scope, key: scopes[scope][key]),
     )
     given: dict[str, Any] = {"dbutils": dbutils}
-    (cell,) = (cell for cell in CELLS if "SECURITY = {}" in cell)
+    (cell,) = (cell for cell in CELLS if "SECURITY: dict" in cell)
     exec(compile(cell, "databricks.py", "exec"), given)
     login = given["SECURITY"]
     asked = {"kafka.bootstrap.servers": "h:1", "kafka.group.id": "g", "subscribe": "t"}

@@ -13,7 +13,17 @@ from harness.fake_cluster import A0, A1, BrokerWorld, in_a_world
 from harness.sessions import joined, synced
 from kio.schema.errors import ErrorCode as KioErrorCode
 
-from spark_kgroup import Assigned, Group, GroupSettings, Lost, ProtocolSettings, Revoked, TopicPartition, membership
+from spark_kgroup import (
+    Assigned,
+    Group,
+    GroupSettings,
+    Lost,
+    ProtocolSettings,
+    Revoked,
+    SecuritySettings,
+    TopicPartition,
+    membership,
+)
 from spark_kgroup.errors import OptionError
 from spark_kgroup.member import contract
 from spark_kgroup.model import ErrorCode, MemberIdentity
@@ -25,42 +35,139 @@ OTHER_ID = UUID(int=0xABCDEF << 100)
 GIVEN: Mapping[str, Any] = {"bootstrap": "b:9092", "group": "g", "topics": ["t"], "instance_ids": ["a"]}
 
 
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
-        ({"bootstrap": "b"}, "`bootstrap.servers`: 'b' is not HOST:PORT."),
-        ({"bootstrap": ["b:9092"]}, "`bootstrap` has ['b:9092']: give a text that is not empty."),
-        ({"group": ""}, "`group` has '': give a text that is not empty."),
-        ({"topics": "t"}, "`topics` is 't': give a list, such as ['orders']."),
-        ({"topics": []}, "`topics` is empty: give at least one, such as ['orders']."),
-        ({"topics": [7]}, "`topics` has 7: give a text that is not empty."),
-        ({"instance_ids": 2}, "`instance_ids` is 2: give a list, such as ['worker-0']."),
-        ({"instance_ids": ["a", "a"]}, "`instance_ids` names a seat twice: ['a', 'a']."),
-        ({"assignors": ["stickiest"]}, "stickiest"),
-        ({"assignors": "range"}, "`assignors` is 'range': give a list, such as ['range']."),
-        ({"group_protocol": "Consumer"}, "`group_protocol` is 'Consumer': give 'classic' or 'consumer'."),
-        ({"server_assignor": "uniform"}, "`server_assignor` is 'uniform', but under group_protocol='classic'"),
-        ({"group_protocol": "consumer", "server_assignor": ""}, "`server_assignor` has '': give a text that is not"),
-        (
-            {"group_protocol": "consumer", "assignors": ["range"]},
-            "`assignors` is ['range'], but under group_protocol='consumer' the brokers assign: give `server_assignor`",
-        ),
-        (
-            {"group_protocol": "consumer", "session_timeout_ms": 45_000},
-            "`session_timeout_ms` is 45000, but under group_protocol='consumer' the brokers decide: set the group's "
-            "consumer.session.timeout.ms there.",
-        ),
-    ],
-    ids=str,
-)
+NAMES = "give names of 1 to 249 letters, digits, `.`, `_` and `-`, such as"
+TEXT = "give a text of 1 to 32767 bytes in UTF-8, such as"
+LIST = "give a list with at least one item, such as"
+NUMBER = "give a whole number of ms from 1 to 2147483647, such as 300000."
+HALF_A_LETTER = "\ud800"
+
+WRONG = [
+    ({"bootstrap": "b"}, "`bootstrap`: 'b' is not HOST:PORT: give one or more brokers, such as 'broker-1:9092,"),
+    ({"bootstrap": ","}, "`bootstrap` is ',': give one or more brokers, such as 'broker-1:9092'."),
+    ({"bootstrap": ["b:9092"]}, f"`bootstrap` is ['b:9092']: {TEXT} 'broker-1:9092'."),
+    ({"bootstrap": None}, f"`bootstrap` is None: {TEXT} 'broker-1:9092'."),
+    ({"group": ""}, f"`group` is '': {TEXT} 'shards'."),
+    ({"group": " "}, f"`group` is ' ': {TEXT} 'shards'."),
+    ({"group": 7}, f"`group` is 7: {TEXT} 'shards'."),
+    ({"group": b"g"}, f"`group` is b'g': {TEXT} 'shards'."),
+    ({"group": HALF_A_LETTER}, f"`group` is '\\ud800': {TEXT} 'shards'."),
+    ({"group": "ü" * 16_384}, f" ...: {TEXT} 'shards'."),
+    ({"topics": "t"}, f"`topics` is 't': {LIST} ['orders']."),
+    ({"topics": b"t"}, f"`topics` is b't': {LIST} ['orders']."),
+    ({"topics": []}, f"`topics` is []: {LIST} ['orders']."),
+    ({"topics": None}, f"`topics` is None: {LIST} ['orders']."),
+    ({"topics": [7]}, f"`topics` has 7: {NAMES} 'orders'."),
+    ({"topics": ["t", ["u"]]}, f"`topics` has ['u']: {NAMES} 'orders'."),
+    ({"topics": ["t", None]}, f"`topics` has None: {NAMES} 'orders'."),
+    ({"topics": ["t,u"]}, f"`topics` has 't,u': {NAMES} 'orders'."),
+    ({"topics": [""]}, f"`topics` has '': {NAMES} 'orders'."),
+    ({"topics": ["."]}, f"`topics` has '.': {NAMES} 'orders'."),
+    ({"topics": ["t" * 250]}, f": {NAMES} 'orders'."),
+    ({"instance_ids": 2}, f"`instance_ids` is 2: {LIST} ['worker-0']."),
+    ({"instance_ids": "a"}, f"`instance_ids` is 'a': {LIST} ['worker-0']."),
+    ({"instance_ids": None}, f"`instance_ids` is None: {LIST} ['worker-0']."),
+    ({"instance_ids": []}, f"`instance_ids` is []: {LIST} ['worker-0']."),
+    ({"instance_ids": [["a"]]}, f"`instance_ids` has ['a']: {NAMES} 'worker-0', or None for one dynamic member."),
+    ({"instance_ids": [0]}, f"`instance_ids` has 0: {NAMES} 'worker-0', or None"),
+    ({"instance_ids": [True]}, f"`instance_ids` has True: {NAMES} 'worker-0', or None"),
+    ({"instance_ids": ["a b"]}, f"`instance_ids` has 'a b': {NAMES} 'worker-0', or None"),
+    (
+        {"instance_ids": ["b", "a", "a"]},
+        "`instance_ids` has 'a' twice: give each seat one of its own, and None at most",
+    ),
+    ({"instance_ids": [None, None]}, "`instance_ids` has None twice: give each seat one of its own, and None at most"),
+    (
+        {"assignors": ["stickiest"]},
+        "`assignors` is ['stickiest']: Unknown assignor 'stickiest': use one of cooperative",
+    ),
+    ({"assignors": ["no.such.module:Class"]}, "`assignors` is ['no.such.module:Class']: "),
+    ({"assignors": ["range", "range"]}, "`assignors` is ['range', 'range']: Two of the assignors"),
+    ({"assignors": "range"}, f"`assignors` is 'range': {LIST} ['range']."),
+    ({"assignors": []}, f"`assignors` is []: {LIST} ['range']."),
+    ({"assignors": [7]}, "`assignors` has 7: give names, such as 'range', or 'module:Class'."),
+    ({"group_protocol": "Consumer"}, "`group_protocol` is 'Consumer': give 'classic' or 'consumer'."),
+    ({"group_protocol": None}, "`group_protocol` is None: give 'classic' or 'consumer'."),
+    ({"group_protocol": ["classic"]}, "`group_protocol` is ['classic']: give 'classic' or 'consumer'."),
+    ({"server_assignor": "uniform"}, "`server_assignor` is 'uniform', but under group_protocol='classic'"),
+    ({"group_protocol": "consumer", "server_assignor": ""}, f"`server_assignor` is '': {TEXT} 'uniform'."),
+    ({"group_protocol": "consumer", "server_assignor": 7}, f"`server_assignor` is 7: {TEXT} 'uniform'."),
+    (
+        {"group_protocol": "consumer", "assignors": ["range"]},
+        "`assignors` is ['range'], but under group_protocol='consumer' the brokers assign: give `server_assignor`",
+    ),
+    (
+        {"group_protocol": "consumer", "session_timeout_ms": 45_000},
+        "`session_timeout_ms` is 45000, but under group_protocol='consumer' the brokers decide: set the group's "
+        "consumer.session.timeout.ms there.",
+    ),
+    ({"session_timeout_ms": "300000"}, f"`session_timeout_ms` is '300000': {NUMBER}"),
+    ({"session_timeout_ms": True}, f"`session_timeout_ms` is True: {NUMBER}"),
+    ({"session_timeout_ms": 1.5}, f"`session_timeout_ms` is 1.5: {NUMBER}"),
+    ({"session_timeout_ms": 45_000.0}, f"`session_timeout_ms` is 45000.0: {NUMBER}"),
+    ({"session_timeout_ms": -1}, f"`session_timeout_ms` is -1: {NUMBER}"),
+    ({"session_timeout_ms": 0}, f"`session_timeout_ms` is 0: {NUMBER}"),
+    ({"session_timeout_ms": 2**31}, f"`session_timeout_ms` is 2147483648: {NUMBER}"),
+    ({"security": "PLAINTEXT"}, "`security` is of type str: give SecuritySettings, such as SecuritySettings("),
+    ({"security": {"sasl.password": "s3cret"}}, "`security` is of type dict: give SecuritySettings, such as"),
+    ({"security": False}, "`security` is of type bool: give SecuritySettings"),
+    ({"security": SecuritySettings}, "`security` is of type type: give SecuritySettings"),
+    ({"security": SecuritySettings(protocol="SASL_SSL")}, "Option `sasl.mechanism` is missing"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "sentence"), WRONG, ids=[ascii(wrong)[:60] for wrong, _ in WRONG])
 def test_a_wrong_argument_is_refused_before_a_seat_joins(wrong: Mapping[str, Any], sentence: str) -> None:
     @on_a_loop
     async def scenario() -> None:
-        with pytest.raises(OptionError, match=re.escape(sentence)):
+        with pytest.raises(OptionError, match=re.escape(sentence)) as refused:
             async with Group.connect(**{**GIVEN, **wrong}):
+                pass
+        assert "s3cret" not in str(refused.value)
+        assert len(str(refused.value)) < 1_000, "an error does not repeat a text of any length"
+
+    scenario()
+
+
+def test_an_unknown_or_missing_argument_is_pythons_own_error() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'session_timeout'"):
+        Group.connect(**{**GIVEN, "session_timeout": 6_000})
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'topics'"):
+        Group.connect(**{name: value for name, value in GIVEN.items() if name != "topics"})
+
+
+@pytest.mark.parametrize(("session_timeout_ms", "interval_ms"), [(None, 3_000), (9_000, 3_000), (6_000, 2_000), (1, 1)])
+def test_three_heartbeats_fit_into_a_session(
+    session_timeout_ms: int | None, interval_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of(monkeypatch, session_timeout_ms=session_timeout_ms)
+    assert settings.protocol.heartbeat_interval_ms == interval_ms
+
+
+def test_a_topic_that_is_named_twice_is_subscribed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings_of(monkeypatch, topics=iter(["t", "u", "t"])).topics == ("t", "u")
+
+
+def settings_of(monkeypatch: pytest.MonkeyPatch, **given: Any) -> GroupSettings:
+    """The settings that `Group.connect` makes of its arguments."""
+    made: list[GroupSettings] = []
+
+    class Unconnected(Exception):
+        """Ends the call where the seats would start."""
+
+    def keep(settings: GroupSettings, **_: Any) -> None:
+        made.append(settings)
+        raise Unconnected
+
+    monkeypatch.setattr(membership, "Seats", keep)
+
+    @on_a_loop
+    async def scenario() -> None:
+        with pytest.raises(Unconnected):
+            async with Group.connect(**{**GIVEN, **given}):
                 pass
 
     scenario()
+    return made[0]
 
 
 @pytest.mark.parametrize(

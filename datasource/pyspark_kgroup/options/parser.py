@@ -29,7 +29,7 @@ from pyspark_kgroup.shared.columns import HEADERS
 from pyspark_kgroup.shared.redacted import Redacted, is_secret
 from spark_kgroup.errors import OptionError
 from spark_kgroup.limits import HEARTBEAT_INTERVAL_MS
-from spark_kgroup.model import CLASSIC, CONSUMER
+from spark_kgroup.model import CLASSIC, CONSUMER, longest_heartbeat_interval_ms
 
 # ------------------------------------------------------------------------------------------------- values
 
@@ -344,7 +344,7 @@ def _min_offsets_per_trigger(given: Mapping[str, str]) -> int | None:
 
 
 def _heartbeat_interval_ms(session_timeout_ms: int, given: Mapping[str, str]) -> int:
-    longest_ms = max(1, session_timeout_ms // 3)  # one may be lost, and the next one late (Kafka's own advice)
+    longest_ms = longest_heartbeat_interval_ms(session_timeout_ms)
     interval_ms = rows.HEARTBEAT_INTERVAL.value(given)
     if interval_ms is None:
         return min(HEARTBEAT_INTERVAL_MS, longest_ms)

@@ -18,7 +18,6 @@ from pyspark_kgroup.options.offset_bound import (
 )
 from pyspark_kgroup.options.security_rows import SECURITY
 from pyspark_kgroup.options.values import (
-    INT_MAX,
     LONG_MAX,
     PREFIX_CHARACTERS_MAX,
     Option,
@@ -47,7 +46,7 @@ from spark_kgroup.limits import (
     REQUEST_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,
 )
-from spark_kgroup.model import AUTO, BROKER, CLASSIC, CLIENT, CONSUMER
+from spark_kgroup.model import AUTO, BROKER, CLASSIC, CLIENT, CONSUMER, INT_MAX
 from spark_kgroup.topic_pattern import TopicPattern
 
 MEMBERS_MAX: Final = 1000

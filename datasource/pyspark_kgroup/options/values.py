@@ -16,6 +16,7 @@ from pyspark_kgroup.shared.columns import COLUMNS, HEADERS
 from spark_kgroup.assignors import NAMES as ASSIGNORS
 from spark_kgroup.assignors.custom import SPELLING as CUSTOM_ASSIGNOR
 from spark_kgroup.errors import OptionError
+from spark_kgroup.model import INT_MAX, is_kafka_name
 from spark_kgroup.peer_words import listed
 from spark_kgroup.topic_pattern import PatternError, TopicPattern
 from spark_kgroup.wire.address import read_address
@@ -26,7 +27,6 @@ PREFIX_CHARACTERS_MAX: Final = 240
 """Kafka's rule for instance ids is that for topic names, up to 249 characters
 (JoinGroupRequest.validateGroupInstanceId). This leaves room for the seat's number."""
 
-INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 
 _REPEATED_CHARACTERS_MAX: Final = 300
@@ -196,7 +196,7 @@ def servers(text: str) -> str:
 def topics(text: str) -> tuple[str, ...]:
     """Names of topics between commas."""
     for topic in names_in(text):
-        if not _is_kafka_name(topic):
+        if not is_kafka_name(topic):
             like_a_pattern = ": a pattern belongs into subscribePattern" if "*" in topic else ""
             raise ValueError(f"{topic!r} is not a topic's name{like_a_pattern}")
     return names_in(text)
@@ -223,14 +223,9 @@ def column_names(text: str) -> tuple[str, ...]:
 
 def instance_id_prefix(text: str) -> str:
     """A text that Kafka takes as an instance id, with room for a seat's number."""
-    if not _is_kafka_name(text) or len(text) > PREFIX_CHARACTERS_MAX:
+    if not is_kafka_name(text) or len(text) > PREFIX_CHARACTERS_MAX:
         raise ValueError
     return text
-
-
-def _is_kafka_name(text: str) -> bool:
-    """Kafka's rule for topics and instance ids (Topic.validate)."""
-    return re.fullmatch(r"[A-Za-z0-9._-]{1,249}", text) is not None and text not in {".", ".."}
 
 
 def assignor_names(text: str) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from os import PathLike
 from typing import Final, NamedTuple, cast
 
 from spark_kgroup.errors import OptionError
@@ -212,8 +213,9 @@ def check_settings(settings: SecuritySettings) -> None:
     """Apply the checks for properties to settings that a program has made.
 
     Raises:
-        OptionError: protocol or mechanism is unknown, or a setting is missing or without effect.
+        OptionError: protocol or mechanism is unknown, or a setting is missing, without effect or of a wrong type.
     """
+    _check_types(settings)
     chosen = {name: cast("str | None", getattr(settings, field)) for field, name in _FIELDS.items()}
     values = {_PROTOCOL: str(settings.protocol), **{name: value for name, value in chosen.items() if value}}
     for name in (_PROTOCOL, _MECHANISM):
@@ -229,6 +231,26 @@ def check_settings(settings: SecuritySettings) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- checks
+
+
+def _check_types(settings: SecuritySettings) -> None:
+    """Refuse what a program without a type checker may have given. A path is as good as a text that names a file."""
+    for field, name in _FIELDS.items():
+        value, types = getattr(settings, field), (str, PathLike) if field.endswith("_location") else (str,)
+        if value is not None and not isinstance(value, types):
+            raise OptionError(f"Option `{name}` {_of_type(value)}: it needs {PROPERTIES[name].values}, as a text.")
+    for field, name in (("verify_certificate", _VERIFICATION), ("verify_hostname", _IDENTIFICATION)):
+        if not isinstance(value := getattr(settings, field), bool):
+            raise OptionError(f"Option `{name}` {_of_type(value)}: `{field}` needs True or False.")
+    if settings.token is not None and not callable(settings.token):
+        raise OptionError(
+            f"The token function {_of_type(settings.token)}: `token` needs a function that returns a Token."
+        )
+
+
+def _of_type(value: object) -> str:
+    # Never its text: a certificate in PEM may have its private key beside it.
+    return f"is of type {type(value).__name__}"
 
 
 def _read(name: str, text: str) -> str:

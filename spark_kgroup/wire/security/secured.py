@@ -50,38 +50,43 @@ class Secured:
             return self._tls.context()
         return await asyncio.wrap_future(in_a_thread(self._tls.context, "look at certificates"))
 
-    def on_tls_refused(self, address: object, refusal: AuthenticationFailed, /) -> None:
+    def on_tls_refused(self, address: object, refusal: AuthenticationFailed, /) -> AuthenticationFailed:
         """As `Security.on_tls_refused`: files that have changed since they were read are worth another attempt."""
-        self._on_refused(address, refusal)
-        refusal.retriable = refusal.retriable or (self._tls is not None and self._tls.files.have_changed())
+        changed = self._tls is not None and self._tls.files.have_changed()
+        return self._on_refused(address, refusal, may_pass=changed)
 
     async def authenticate(self, address: object, send: Send, /) -> int:
         """Log in, if SASL is used: see `Security.authenticate`."""
         try:
             lifetime_ms = await self._login.authenticate(address, send) if self._login else 0
         except AuthenticationFailed as refusal:
-            self._on_refused(address, refusal)
-            raise
+            raise self._on_refused(address, refusal) from refusal
         self._wall_accepted_at_s = time.time()
         self._refusals.pop(address, None)
         return lifetime_ms
 
-    def _on_refused(self, address: object, refusal: AuthenticationFailed) -> None:
-        """Say since when the broker refuses us, and if it accepted us before, let us try again for a while."""
+    def _on_refused(
+        self, address: object, refusal: AuthenticationFailed, *, may_pass: bool = False
+    ) -> AuthenticationFailed:
+        """The error to raise: it says since when the broker refuses us, if it accepted us before.
+
+        It is retriable if `refusal` is, or this refusal may pass, and for a while if the broker accepted us before.
+        """
         now_s, grace_s = time.monotonic(), AUTHENTICATION_GRACE_MS / 1000
         before = self._refusals.get(address)
         # After a longer time without a refusal the minute begins anew.
         since_s = before.since_s if before is not None and now_s - before.last_s <= grace_s else now_s
         self._refusals[address] = _Refusals(since_s, now_s)
+        may_pass = may_pass or refusal.retriable
         if self._wall_accepted_at_s is None:
-            return
-        refusal.retriable = refusal.retriable or now_s - since_s < grace_s
+            return AuthenticationFailed(str(refusal), retriable=may_pass)
         changed = self._tls.files.describe() if self._tls is not None else ""
-        refusal.args = (
+        return AuthenticationFailed(
             f"{refusal} The cluster accepted this client before, last at {utc(self._wall_accepted_at_s)}; with "
             f"{address} it has failed for {now_s - since_s:.0f} s. A certificate, a CA, a password or the cluster's "
             "users may have changed since, or a certificate may have expired."
             f"{f' On this machine {changed}.' if changed else ''}",
+            retriable=may_pass or now_s - since_s < grace_s,
         )
 
 

@@ -35,12 +35,15 @@ class Security(Protocol):
     async def ssl_context(self) -> SSLContext | None:
         """The TLS context for one new connection, None for plain TCP."""
 
-    def on_tls_refused(self, address: object, refusal: AuthenticationFailed, /) -> None:
+    def on_tls_refused(self, address: object, refusal: AuthenticationFailed, /) -> AuthenticationFailed:
         """Broker and client did not accept each other's certificates or protocols.
 
         Args:
             address: the broker's.
-            refusal: becomes retriable while the refusal may pass, and names the changes that may have caused it.
+            refusal: as TLS tells it.
+
+        Returns:
+            The error to raise: retriable while the refusal may pass, with the changes that may have caused it.
         """
 
     async def authenticate(self, address: object, send: Send, /) -> int:
@@ -65,8 +68,9 @@ class Plaintext:
         """None: plain TCP."""
         return None
 
-    def on_tls_refused(self, _address: object, _refusal: AuthenticationFailed, /) -> None:
+    def on_tls_refused(self, _address: object, refusal: AuthenticationFailed, /) -> AuthenticationFailed:
         """Never called: there is no TLS."""
+        return refusal
 
     async def authenticate(self, _address: object, _send: Send, /) -> int:
         """Send no request: the session lasts as long as the connection."""

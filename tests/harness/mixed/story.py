@@ -6,6 +6,7 @@ from itertools import pairwise
 from types import TracebackType
 from typing import Self
 
+from harness.group_log import read_group_record
 from harness.groups import stable_generation
 from harness.members import all_pairs
 from harness.mixed.clients import Client
@@ -91,7 +92,9 @@ class MixedGroup:
         """A member of this client leads. A group of the consumer protocol has no leader."""
         if self._protocol == "consumer":
             return
-        record = wait_for(lambda: self._kafka.group_record(self._name), "the coordinator's record")
+        record = wait_for(
+            lambda: read_group_record(self._kafka.bootstrap_servers, self._name), "the coordinator's record"
+        )
         (leads,) = [m.client_id for m in self._described().members if m.member_id == record.leader]
         assert leads.startswith(kind), f"{leads} leads, and not {kind}"
 

@@ -87,7 +87,8 @@ def _before_group_commit(ledger: ModuleType) -> None:
 def _during_rebalance(session: ModuleType) -> None:
     """The join is answered with a new generation, our sync is not sent yet, and the seat holds partitions."""
     sync = session.contract.SyncRequest
-    _stop(session.Session, "_send", before=lambda seat, request: isinstance(request, sync) and seat.machine.owned)
+    calls = session.ClassicCalls
+    _stop(calls, "send", before=lambda of, request: isinstance(request, sync) and of._seat.machine.owned)
 
 
 def _asked_to_give_up(session: ModuleType) -> None:
@@ -134,7 +135,7 @@ def _parked(request: str) -> Callable[[ModuleType], None]:
         kind = getattr(connection.messages, request)
 
         def answered(here: Any, frame: bytes) -> bool:
-            return here._waiting[connection.read_correlation_id(frame)].request_type is kind
+            return here._in_flight.find(connection.read_correlation_id(frame)).request_type is kind
 
         _stop(connection.Connection, "_answer", before=answered)
 

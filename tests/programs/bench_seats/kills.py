@@ -10,6 +10,8 @@ from pathlib import Path
 from threading import Event
 from typing import Self
 
+from harness.group_log import read_group_record
+
 from bench_seats.executors import Executor
 from bench_seats.placement import Kill, settled_at
 from bench_seats.session import CONF, WORKERS_PATH, Session
@@ -67,7 +69,9 @@ class NewHosts:
 
     def replace(self, executor: Executor, pid: int) -> None:
         """Kill an executor and its worker, and start another worker."""
-        self._cluster.kill_worker(executor.host)
+        worker = self._cluster.workers.pop(executor.host)
+        worker.kill()
+        worker.wait()
         os.kill(pid, signal.SIGKILL)
         self._cluster.start_workers(next(self._addresses))
 
@@ -135,5 +139,5 @@ class Killing:
 
     def _generation(self) -> int | None:
         """The generation in the coordinator's own record: DescribeGroups does not tell a classic group's generation."""
-        record = self._kafka.group_record(self._session.settings.group)
+        record = read_group_record(self._kafka.bootstrap_servers, self._session.settings.group)
         return record.generation if record else None

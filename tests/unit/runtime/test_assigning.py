@@ -15,7 +15,7 @@ from spark_kgroup.assignors import assignor
 from spark_kgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from spark_kgroup.member import contract
 from spark_kgroup.model import Assignment, GroupMember, TopicDescription
-from spark_kgroup.runtime import session as session_module
+from spark_kgroup.runtime import classic_work
 from spark_kgroup.wire.consumer_protocol import decode_assignment, decode_subscription
 from spark_kgroup.wire.messages import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
@@ -61,7 +61,7 @@ def test_heartbeats_of_other_seats_go_out_while_an_assignor_is_busy(busy: BusyAs
 def test_heartbeats_of_other_seats_go_out_while_everybody_s_subscriptions_or_shares_are_translated(
     translate: str, api: type[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, may_end, translated = threading.Event(), threading.Event(), getattr(session_module, translate)
+    begun, may_end, translated = threading.Event(), threading.Event(), getattr(classic_work, translate)
 
     def slowly(request: contract.Request, *more: Any) -> Any:
         if request.identity.instance_id == "leader" and any(isinstance(each, api) for each in (request, *more)):
@@ -75,7 +75,7 @@ def test_heartbeats_of_other_seats_go_out_while_everybody_s_subscriptions_or_sha
         leader, quiet = seat("led", coordinator, chosen, "leader"), seat("quiet", coordinator, chosen)
         async with coordinator.broker, running(quiet):
             await until(lambda: quiet.machine.settled)
-            monkeypatch.setattr(session_module, translate, slowly)
+            monkeypatch.setattr(classic_work, translate, slowly)
             async with running(leader):
                 await until(begun.is_set)
                 before = coordinator.count(HeartbeatRequest, "quiet")

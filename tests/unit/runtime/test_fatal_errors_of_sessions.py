@@ -9,6 +9,7 @@ from harness.fake_cluster import BrokerWorld, in_a_world
 from spark_kgroup.errors import KgroupError, OptionError
 from spark_kgroup.member import contract
 from spark_kgroup.model import CLASSIC, CONSUMER, ErrorCode
+from spark_kgroup.runtime.classic_work import ClassicCalls
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.join_nudge import JoinNudge
 from spark_kgroup.runtime.metadata_watch import MetadataWatch
@@ -111,7 +112,7 @@ def test_a_seat_whose_broker_is_too_old_names_itself_its_group_the_cause_and_wha
         pytest.param(CONSUMER, None, (TargetWatch, "run"), id="the look for shares"),
         pytest.param(CLASSIC, None, (Session, "_take"), id="the machine"),
         pytest.param(CONSUMER, None, (Session, "_take"), id="the machine of the consumer protocol"),
-        pytest.param(CLASSIC, None, (Session, "_connect"), id="what connects"),
+        pytest.param(CLASSIC, None, (ClassicCalls, "_connect"), id="what connects"),
     ],
 )
 def test_a_fault_in_any_task_of_a_seat_ends_it_with_an_error_that_names_seat_group_and_cause(

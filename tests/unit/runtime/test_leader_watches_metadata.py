@@ -14,8 +14,8 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 
 from spark_kgroup.member import contract
 from spark_kgroup.model import ErrorCode, Subscription, TopicPartition
+from spark_kgroup.runtime import classic_work
 from spark_kgroup.runtime import metadata_watch as watch_module
-from spark_kgroup.runtime import session as session_module
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import ClientSettings, ProtocolSettings
@@ -169,7 +169,7 @@ async def test_a_topic_of_another_member_that_the_leader_may_not_see_is_said_onc
     warnings: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("spark_kgroup.runtime.session").addHandler(handler)
+    logging.getLogger("spark_kgroup.runtime.classic_work").addHandler(handler)
     try:
         topic = coordinator.world.topic
         hidden = KioErrorCode.topic_authorization_failed
@@ -179,7 +179,7 @@ async def test_a_topic_of_another_member_that_the_leader_may_not_see_is_said_onc
             await joined_again(coordinator, generation)
             await group.wait_until(lambda view: view.settled, 10_000)
     finally:
-        logging.getLogger("spark_kgroup.runtime.session").removeHandler(handler)
+        logging.getLogger("spark_kgroup.runtime.classic_work").removeHandler(handler)
     (line,) = warnings
     assert "may not see topic 'secret'" in line
     assert "they keep its partitions, and none is assigned anew" in line
@@ -246,7 +246,7 @@ async def test_a_member_whose_subscription_nobody_can_read_gets_nothing_and_the_
 def test_a_topic_of_which_brokers_do_not_say_what_it_is_holds_up_neither_rebalances_nor_looks(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(session_module, "TOPIC_PATIENCE_MS", 100)
+    monkeypatch.setattr(classic_work, "TOPIC_PATIENCE_MS", 100)
     monkeypatch.setattr(watch_module, "TOPIC_PATIENCE_MS", 100)
     unclear_0 = TopicPartition("unclear", 0)
 

@@ -211,7 +211,7 @@ async def test_a_sync_answered_with_a_protocol_type_that_is_not_ours_ends_the_me
 async def test_a_broken_connection_is_an_event_before_it_is_closed(world: Coordinated, session: Session) -> None:
     """Requests sent while it closes would go nowhere, and no event would say so."""
     await until(lambda: state_of(session) is State.STABLE)
-    connection = session._connection
+    connection = session._classic_calls._connection
     assert connection is not None
     waiting: list[int] = []
     close = connection.close
@@ -221,7 +221,7 @@ async def test_a_broken_connection_is_an_event_before_it_is_closed(world: Coordi
         await close()
 
     connection.close = slow_close  # type: ignore[method-assign]
-    await session._drop(connection, "test")
+    await session._classic_calls._drop(connection, "test")
     assert waiting == [1]
 
 
@@ -245,7 +245,7 @@ async def test_metadata_that_arrives_after_its_generation_is_over_is_no_snapshot
     cluster.metadata = meanwhile  # type: ignore[method-assign]
     member = GroupMember(member_id="m", instance_id="s", subscription=Subscription(topics=("a",)))
     try:
-        await session._compute_assignment(
+        await session._leading._compute_assignment(
             contract.ComputeAssignment(generation=1, assignor="cooperative-sticky", members=(member,))
         )
         assert session.snapshot is None

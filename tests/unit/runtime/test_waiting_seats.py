@@ -9,7 +9,7 @@ from harness.fake_cluster import BrokerWorld, in_a_world
 from harness.sessions import join_refused
 
 from spark_kgroup.model import ErrorCode
-from spark_kgroup.runtime import session
+from spark_kgroup.runtime import classic_work
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import GroupSettings
 
@@ -22,7 +22,7 @@ TROUBLE = "is refused: JoinGroup is answered with COORDINATOR_LOAD_IN_PROGRESS"
 def test_a_seat_that_is_refused_for_long_says_so_once(
     told_after_ms: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(session, "WAIT_TOLD_AFTER_MS", told_after_ms)
+    monkeypatch.setattr(classic_work, "WAIT_TOLD_AFTER_MS", told_after_ms)
 
     @in_a_world()
     async def scenario(world: BrokerWorld) -> None:
@@ -31,7 +31,7 @@ def test_a_seat_that_is_refused_for_long_says_so_once(
             bootstrap=(world.brokers[0].address,), group="g", topics=("a",), instance_ids=("seat-0",)
         )
         group = Group(settings, rng=Random(1))
-        with caplog.at_level(logging.WARNING, "spark_kgroup.runtime.session"):
+        with caplog.at_level(logging.WARNING, "spark_kgroup.runtime.classic_work"):
             await group.start()
             try:
                 await until(lambda: group.view().seats[0].trouble == TROUBLE)

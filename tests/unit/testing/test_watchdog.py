@@ -22,7 +22,7 @@ children = [guard.popen(["sleep", "1000"], **quiet), guard.popen(["sh", "-c", "t
 fork = os.fork() if "fork" in sys.argv else -1
 if fork == 0:
     time.sleep(1000)
-print(json.dumps([guard.watchdog_pid, *(child.pid for child in children), fork]), flush=True)
+print(json.dumps([guard._watchdog.pid, *(child.pid for child in children), fork]), flush=True)
 if "end" not in sys.argv:
     time.sleep(1000)
 """
@@ -116,7 +116,7 @@ def test_close_ends_what_still_runs_and_leaves_the_directory(directory: Path) ->
     guard.close()
     guard.close()  # closing twice is closing once
     assert child.wait(10) == -signal.SIGKILL
-    assert not is_alive(guard.watchdog_pid)
+    assert not is_alive(guard._watchdog.pid)
     assert directory.exists()
 
 

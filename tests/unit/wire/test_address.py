@@ -59,5 +59,5 @@ def test_a_malformed_entry_is_named_with_the_option_and_the_fix(entry: str) -> N
 
 @pytest.mark.parametrize("text", ["", "  ", ",", " , ,"])
 def test_no_entry_at_all_is_refused(text: str) -> None:
-    with pytest.raises(OptionError, match=r"`bootstrap\.servers` is empty"):
+    with pytest.raises(OptionError, match=rf"`bootstrap\.servers` is '{text}': give one or more brokers"):
         parse_bootstrap(text)

@@ -142,7 +142,7 @@ async def test_requests_beyond_the_bound_wait_for_a_place_and_are_answered() -> 
     async with FakeBroker(answer) as broker, await connect(broker) as connection:
         calls = [asyncio.create_task(connection.call(beat(n))) for n in range(3 * IN_FLIGHT_MAX)]
         await until(lambda: broker.requests)
-        at_once.append(len(connection._waiting))
+        at_once.append(len(connection._in_flight._waiting))
         go_on.set()
         codes = [code_of(response) for response in await asyncio.gather(*calls)]
         assert codes == [n % 90 for n in range(3 * IN_FLIGHT_MAX)]
@@ -600,8 +600,9 @@ async def test_security_wraps_the_socket_and_proves_who_we_are_before_any_reques
         async def ssl_context(self) -> ssl.SSLContext | None:
             return None
 
-        def on_tls_refused(self, _address: object, _refusal: AuthenticationFailed, /) -> None:
-            """Not without TLS."""
+        def on_tls_refused(self, _address: object, refusal: AuthenticationFailed, /) -> AuthenticationFailed:
+            """Not called without TLS."""
+            return refusal
 
         async def authenticate(self, address: object, send: Send) -> int:
             self.seen = [address, await send(beat(9))]
@@ -619,8 +620,9 @@ async def test_refused_authentication_closes_the_connection() -> None:
         async def ssl_context(self) -> ssl.SSLContext | None:
             return None
 
-        def on_tls_refused(self, _address: object, _refusal: AuthenticationFailed, /) -> None:
-            """Not without TLS."""
+        def on_tls_refused(self, _address: object, refusal: AuthenticationFailed, /) -> AuthenticationFailed:
+            """Not called without TLS."""
+            return refusal
 
         async def authenticate(self, _address: object, _send: Send, /) -> int:
             raise ProtocolViolation("who are you?")

@@ -212,8 +212,8 @@ async def test_a_refusal_at_first_contact_is_final_unless_files_have_changed_mea
         await security.ssl_context()
         files.trust(next_ca)  # while that context is being used
         late = AuthenticationFailed("refused")
-        security.on_tls_refused(broker.address, late)
-        assert late.retriable
+        assert security.on_tls_refused(broker.address, late).retriable
+        assert not late.retriable, "an error stays as it was made"
         await connect(broker, security)
 
 
@@ -258,9 +258,7 @@ def test_each_broker_has_its_own_time_and_a_later_refusal_begins_anew(
 
     def is_final(address: str, at_s: float) -> bool:
         now_s[0] = at_s
-        refusal = AuthenticationFailed("refused")
-        security.on_tls_refused(address, refusal)
-        return not refusal.retriable
+        return not security.on_tls_refused(address, AuthenticationFailed("refused")).retriable
 
     async def unused(_: object) -> NoReturn:
         raise AssertionError("TLS alone sends nothing")

@@ -362,7 +362,7 @@ def lasting(lifetime_ms: int, _: bytes) -> Any:
 
 async def overdue(connection: Connection) -> None:
     """Wait until the session should be renewed."""
-    await until(lambda: asyncio.get_running_loop().time() >= connection._renew_at_s)
+    await until(lambda: asyncio.get_running_loop().time() >= connection._login._renew_at_s)
 
 
 LOGGED_IN = ["PLAIN", b"\0us,e=r\0" + SECRET.encode()]
@@ -388,7 +388,7 @@ async def test_a_session_is_renewed_between_85_and_95_percent_of_it() -> None:
         async with FakeBroker(Kafka(partial(lasting, lifetime_ms))) as broker:
             for _ in range(20):
                 connection = await connect(broker, login())
-                renewals.append(connection._renew_at_s - asyncio.get_running_loop().time())
+                renewals.append(connection._login._renew_at_s - asyncio.get_running_loop().time())
                 await connection.close()
     long, never = renewals[:20], renewals[20:]
     assert all(8.2 < wait_s <= 9.5 for wait_s in long)
@@ -429,9 +429,9 @@ async def test_a_request_that_waits_for_the_renewal_hears_at_once_that_the_conne
         assert not any(each.done() for each in held)
         await broker.stop()
         ended = await asyncio.gather(*held, return_exceptions=True)
-        assert loop.time() < connection._renewable_at_s
+        assert loop.time() < connection._login._renewable_at_s
         assert [type(each) for each in ended] == [Disconnected] * 2
-        assert connection._renewing is None
+        assert connection._login.renewing is None
 
 
 @on_a_loop
@@ -450,7 +450,7 @@ async def test_a_parked_request_is_awaited_and_nothing_is_sent_behind_it(at_once
         await until(lambda: 1 in kafka.seen)
         await overdue(connection)
         behind = [asyncio.create_task(connection.call(beat(n), timeout_ms=10_000)) for n in (2, 3)]
-        await until(lambda: connection._renewing)
+        await until(lambda: connection._login.renewing)
         go_on_at_s = asyncio.get_running_loop().time() + 0.2
         await until(lambda: asyncio.get_running_loop().time() > go_on_at_s)
         kafka.parked.set()

@@ -252,6 +252,19 @@ def test_the_host_name_is_checked_unless_it_is_turned_off_as_clients_do(text: st
         ({"verify_certificate": False}, "`enable.ssl.certificate.verification` has no effect"),
         ({"ca_location": "/ca.pem"}, "`ssl.ca.location` has no effect"),
         ({"protocol": "ssl"}, "`security.protocol` is 'ssl'"),
+        ({"protocol": 7}, "`security.protocol` is '7'"),
+        ({"mechanism": 7}, "`sasl.mechanism` is of type int: it needs PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHB"),
+        ({"username": ["u"]}, "`sasl.username` is of type list: it needs a name, as a text."),
+        ({"password": SECRET.encode()}, "`sasl.password` is of type bytes: it needs a password, as a text."),
+        ({"ca_location": True}, "`ssl.ca.location` is of type bool: it needs a PEM file"),
+        ({"certificate_pem": SECRET.encode()}, "`ssl.certificate.pem` is of type bytes"),
+        ({"key_pem": {"key": SECRET}}, "`ssl.key.pem` is of type dict: it needs a private key in PEM, as a text."),
+        (
+            {"verify_hostname": "none"},
+            "`ssl.endpoint.identification.algorithm` is of type str: `verify_hostname` needs",
+        ),
+        ({"verify_certificate": 0}, "`enable.ssl.certificate.verification` is of type int: `verify_certificate` needs"),
+        ({"token": SECRET}, "The token function is of type str: `token` needs a function that returns a Token."),
     ],
 )
 def test_settings_of_a_program_are_held_to_the_same(chosen: dict[str, Any], message: str) -> None:
