@@ -122,7 +122,9 @@ def test_two_topics_of_one_seat_are_read_in_one_range_each(
     ]
 
 
-def test_a_producer_at_work_changes_nothing(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
+def test_a_range_reads_the_same_while_a_producer_writes(
+    apache_kafka: ApacheKafka, topic: str, producer: Producer
+) -> None:
     fill(producer, topic, numbers(0, 1_000))
     stop = threading.Event()
 

@@ -60,7 +60,7 @@ def test_a_pattern_that_java_may_read_otherwise_is_refused_with_the_way_out(java
     assert fix in str(refused.value)
 
 
-def test_a_name_that_no_topic_may_have_is_matched_by_nothing() -> None:
+def test_a_name_that_no_topic_may_have_is_matched_by_no_pattern() -> None:
     names = ["t-\x1b[31m", "t-\r", "t-\n", "t-é", "t- ", "t-ok"]
     assert TopicPattern(r"t-.*|[^a]+").select(names, time.thread_time) == ("t-ok",)
 

@@ -62,7 +62,7 @@ while not pathlib.Path({str(tmp_path)!r}, "OTHER").exists():
     assert (tmp_path / "third.log").read_text() == "third\n"
 
 
-def test_tests_are_counted_and_a_failed_one_ends_the_others_and_what_they_have_started(
+def test_tests_are_counted_and_a_failed_one_ends_the_other_processes_and_their_children(
     make_run: MakeRun, tmp_path: Path
 ) -> None:
     """1. A lane starts a process that leaves its group. 2. A test of the other lane fails. 3. Both are gone."""
@@ -151,7 +151,7 @@ def test_a_test_s_id_is_told_without_the_group_that_xdist_adds(named: str, plain
     assert without_group(named) == plain
 
 
-def test_nothing_of_a_run_is_left_when_it_is_interrupted(make_run: MakeRun, tmp_path: Path) -> None:
+def test_no_process_of_a_run_is_left_when_it_is_interrupted(make_run: MakeRun, tmp_path: Path) -> None:
     stays = f"""
 import os, pathlib, time
 pathlib.Path({str(tmp_path / "pid")!r}).write_text(str(os.getpid()))

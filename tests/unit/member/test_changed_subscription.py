@@ -52,13 +52,13 @@ def test_an_eager_member_gives_all_up_before_it_joins_for_the_sake_of_a_topic_it
 
 
 @pytest.mark.parametrize("assignor", [COOPERATIVE, EAGER])
-def test_a_member_that_gave_up_what_it_does_not_subscribe_joins_with_subscribed_topics_only(assignor: Assignor) -> None:
+def test_a_member_that_gave_up_unsubscribed_partitions_joins_with_subscribed_topics_only(assignor: Assignor) -> None:
     driver, effects = back(assignor)
     effects = driver.take(contract.GaveUp(partitions=only(effects, contract.Assigned).revoked))
     assert claim(request_in(effects)).topics == ("orders",)
 
 
-def test_an_eager_member_joins_anew_because_of_what_it_does_not_subscribe() -> None:
+def test_an_eager_member_joins_anew_because_of_unsubscribed_partitions() -> None:
     driver, _ = back(EAGER)
     join = request_in(driver.take(contract.GaveUp(partitions=driver.machine.to_give_up)))
     assert isinstance(join, contract.JoinRequest)
@@ -105,7 +105,7 @@ def test_joins_against_an_unsubscribed_assignment_come_ever_more_seldom_while_th
     assert REJOIN_BACKOFF_MAX_MS <= waits_ms[-1] <= REJOIN_BACKOFF_MAX_MS + 200
 
 
-def test_a_member_whose_objection_was_in_vain_reads_what_it_subscribes_until_the_next_one() -> None:
+def test_a_member_whose_objection_was_in_vain_reads_subscribed_topics_until_the_next_one() -> None:
     driver, _ = back()
     driver.take(contract.GaveUp(partitions=OLD))
     driver.answer_join(generation=5)

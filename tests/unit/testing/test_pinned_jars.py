@@ -108,7 +108,7 @@ def test_other_bytes_are_refused_and_not_kept(server: FileServer, files: dict[st
     assert found_in(into).items() <= JARS.items()
 
 
-def test_a_download_that_broke_off_goes_on_with_what_is_missing(server: FileServer, into: Path) -> None:
+def test_a_download_that_broke_off_goes_on_with_the_missing_file(server: FileServer, into: Path) -> None:
     server.breaks = {APPLE}
     with pytest.raises(EnvironmentProblem, match=r"(?s)Could not fetch .*What has come is kept.*IncompleteRead"):
         download(PINS, into, "fruit", server.url)

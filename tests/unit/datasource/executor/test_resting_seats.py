@@ -140,7 +140,7 @@ def test_a_reason_that_comes_again_is_a_warning_once(
 
 
 @on_a_loop
-async def test_nothing_is_fetched_ahead_where_librdkafka_is_to_read() -> None:
+async def test_no_record_is_fetched_ahead_where_librdkafka_is_to_read() -> None:
     async with seats() as some:
         assert not some.are_served("g-0", "librdkafka")
         assert some.started == 0

@@ -46,7 +46,7 @@ def test_a_silent_read_warns_once_with_partition_position_and_bound(caplog: pyte
     assert f"{300 - SILENCE_S} s more" in warning
 
 
-def test_a_read_that_hears_something_again_may_warn_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_read_with_an_answer_again_may_warn_again(caplog: pytest.LogCaptureFixture) -> None:
     reading = Reading(300_000)
     with caplog.at_level(logging.WARNING, logger="pyspark_kgroup"):
         for _ in range(2):

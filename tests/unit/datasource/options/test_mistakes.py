@@ -94,14 +94,14 @@ HELD_BY = {
         f"{DRIVER}/test_sizing.py",
         "test_a_number_of_seats_that_is_a_guess_or_leaves_some_idle_makes_a_warning",
     ),
-    24: (HERE, "test_a_schema_of_the_users_own_ends_at_once_with_what_to_remove"),
+    24: (HERE, "test_a_schema_of_the_users_own_ends_at_once_with_the_call_to_remove"),
     29: (
         "unit/member/test_fatal_errors.py",
         "test_a_refusal_under_the_classic_protocol_says_how_to_mend_it",
     ),
     36: (
         f"{DRIVER}/test_checkpoint_origin.py",
-        "test_a_checkpoint_without_any_subscribed_topic_makes_a_warning_that_says_what_happens",
+        "test_a_checkpoint_without_any_subscribed_topic_makes_a_warning_that_the_query_starts_from_the_beginning",
     ),
     37: (
         f"{DRIVER}/test_checkpoint_origin.py",
@@ -312,7 +312,7 @@ def test_a_write_ends_at_once_with_the_format_that_writes() -> None:
 
 
 @pytest.mark.parametrize("read", ["stream", "batch"])
-def test_a_schema_of_the_users_own_ends_at_once_with_what_to_remove(read: str) -> None:
+def test_a_schema_of_the_users_own_ends_at_once_with_the_call_to_remove(read: str) -> None:
     message = refusal(lambda: begin(read, {}, StructType([StructField("value", StringType())])))
     assert "remove .schema(...) from the query" in message
     assert "the option columns" in message
