@@ -374,7 +374,7 @@ def test_no_broker_is_an_error_within_the_bound() -> None:
     settings = ReadSettings(consumer_config=options.consumer_config(), stall_timeout_ms=1_000)
     started = time.monotonic()
     with pytest.raises(
-        WireError, match=r"Nothing came for 1 s from t-0 .+librdkafka said last: .+advertised.listeners"
+        WireError, match=r"No record came for 1 s from t-0 .+librdkafka said last: .+advertised.listeners"
     ):
         list(read_ranges([OffsetRange("t", 0, 0, 5)], settings))
     assert time.monotonic() - started < 30, "without its bound, 5 minutes"

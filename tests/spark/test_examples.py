@@ -80,7 +80,7 @@ def test_flights_fails_if_the_numbers_differ(
     arguments = ["--bootstrap-server", apache_kafka.bootstrap_servers, "--topic", topic, "--group", group]
     code, output = example.run("flights.py", *arguments, "--rows", "50")
     assert code == 1
-    assert f"Topic {topic} already holds 50 records" in output
+    assert f"Topic {topic} already holds all 50 records" in output
     assert "flights.py: Spark's aggregate is not the one that pandas computes" in output
     assert "≠" in output
 

@@ -62,7 +62,7 @@ def test_an_eager_member_joins_anew_because_of_unsubscribed_partitions() -> None
     driver, _ = back(EAGER)
     join = request_in(driver.take(contract.GaveUp(partitions=driver.machine.to_give_up)))
     assert isinstance(join, contract.JoinRequest)
-    assert join.reason == "assigned what is not subscribed"
+    assert join.reason == "assigned partitions of topics that are not subscribed"
 
 
 def test_a_lost_membership_claims_no_unsubscribed_partition_any_more() -> None:
@@ -163,7 +163,7 @@ def waiting_to_object() -> Driver:
 
 def test_a_join_that_objects_says_that_it_does() -> None:
     effects = waiting_to_object().after(HEARTBEAT_MS)
-    assert only(effects, contract.Rejoining).reason == "assigned again what is not subscribed"
+    assert only(effects, contract.Rejoining).reason == "assigned partitions of topics that are not subscribed once more"
 
 
 def test_a_member_whose_leader_comes_round_before_the_next_objection_stays_where_it_is() -> None:

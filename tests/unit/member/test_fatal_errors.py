@@ -168,7 +168,7 @@ def test_a_member_that_had_the_rights_waits_a_minute_for_them_under_the_consumer
     ("error", "fix"),
     [
         (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "set `partition.assignment.strategy` to one that all of them support"),
-        (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "another type (share, streams, connect; `kgroup describe` says which)"),
+        (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "another type (share, streams, connect: `kgroup describe` says which)"),
         (ErrorCode.INVALID_SESSION_TIMEOUT, "set `session.timeout.ms` within"),
         (ErrorCode.INVALID_GROUP_ID, "set `group.id`"),
         (ErrorCode.GROUP_AUTHORIZATION_FAILED, "grant READ on the group"),

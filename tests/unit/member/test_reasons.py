@@ -148,7 +148,7 @@ def test_a_partition_given_up_and_assigned_again_makes_the_member_rejoin_with_th
     driver.answer_beat()
     assert driver.state is State.STABLE
     effects = driver.give_up(1)
-    assert only(effects, contract.Rejoining).reason == "given up what is assigned again"
+    assert only(effects, contract.Rejoining).reason == "given up partitions that are assigned again"
 
 
 def test_giving_up_partitions_that_are_not_assigned_has_no_effect_on_a_member_at_rest() -> None:

@@ -46,7 +46,7 @@ def test_reading_goes_on_where_the_log_is_nearest(position: int, nearest: int) -
 def test_a_loss_names_the_partition_the_offset_asked_for_and_the_offsets_that_are_there() -> None:
     assert str(out_of_log(P1, 10, 90, LogRange(40, 100))) == (
         "Offsets 10 to 89 of t-1 were still to be read, but the log has 40 to 99: "
-        "retention or DeleteRecords removed what came before."
+        "retention or DeleteRecords removed the records before."
     )
     assert str(out_of_log(P1, 90, None, LogRange(60, 60))) == (
         "Offsets 90 on of t-1 were still to be read, but the log is empty and ends at 60: "
@@ -113,7 +113,7 @@ def test_the_loss_of_one_partition_names_no_other_partition(world: World) -> Non
         driver.trigger()
     message = str(problem.value)
     assert "more partitions" not in message
-    assert message.endswith(f"removed what came before. {WAYS_OUT}")
+    assert message.endswith(f"removed the records before. {WAYS_OUT}")
 
 
 def test_a_query_goes_on_without_its_only_topic_if_that_is_no_error(world: World) -> None:

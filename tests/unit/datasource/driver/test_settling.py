@@ -46,7 +46,7 @@ def test_the_first_boundary_names_the_seats_that_are_not_at_rest_and_says_when_i
     unsettle(group, monkeypatch, "seat-1")
     driver.trigger()
     (warning,) = messages(caplog, "did not come to rest")
-    assert "Group 'g' did not come to rest within 60 s; still waiting for: seat-1." in warning
+    assert "Group 'g' did not come to rest within 60 s. It still waits for: seat-1." in warning
     assert warning.endswith("Trying again at the next trigger.")
 
 

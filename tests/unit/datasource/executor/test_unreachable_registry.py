@@ -87,7 +87,7 @@ def test_only_the_first_worker_waits_for_an_unreachable_registry_and_warns_of_it
     assert took_s(executor, firewalled) >= CONNECT_MS / 1000
     took_s(executor, with_registry_at(server.port, firewalled))  # it would be reached
     assert server.counts().accepted == 0
-    assert caplog.text.count("This executor reads what its tickets say.") == 1
+    assert caplog.text.count("This executor reads the ranges that its tickets carry.") == 1
 
 
 def test_after_the_retry_time_the_registry_is_asked(

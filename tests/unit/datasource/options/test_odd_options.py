@@ -96,7 +96,7 @@ def test_any_text_in_any_options_ends_in_options_or_an_option_error() -> None:
         ("streamName", "`subscribe`"),
         ("databricks.serviceCredential", "`tokenCallback`"),
         ("kafka.metric.reporters", "Java"),
-        ("kafka.exclude.internal.topics", "leave it out"),
+        ("kafka.exclude.internal.topics", "Leave it out"),
         ("kafka.sasl.kerberos.principal", "SCRAM"),
     ],
 )

@@ -397,7 +397,7 @@ def test_topics_and_a_pattern_together_are_refused_and_so_is_neither() -> None:
     assert refusal(subscribePattern="t.*") == (
         "Options subscribe and subscribePattern are both given: leave one of them out."
     )
-    with pytest.raises(OptionError, match="or set subscribePattern"):
+    with pytest.raises(OptionError, match="Or set subscribePattern"):
         parse({name: value for name, value in REQUIRED.items() if name != "subscribe"})
 
 
@@ -414,11 +414,11 @@ def test_starting_offsets_of_a_topic_that_the_pattern_does_not_match_are_refused
         ("groupIdPrefix", "`kafka.group.id`"),
         ("kafka.group.instance.id", "`instanceIdPrefix`"),
         ("kafka.key.deserializer", "DataFrame operations"),
-        ("kafka.interceptor.classes", "leave it out"),
+        ("kafka.interceptor.classes", "Leave it out"),
         ("kafka.sasl.kerberos.principal", "SCRAM"),
         ("kafka.sasl.login.callback.handler.class", "`tokenCallback`"),
         ("kafka.ssl.enabled.protocols", "Leave it out"),
-        ("kafka.ssl.cipher.suites", "leave it out"),
+        ("kafka.ssl.cipher.suites", "Leave it out"),
         ("kafka.fetch.max.wait.ms", "`kafka.fetch.wait.max.ms`"),
     ],
 )

@@ -112,7 +112,7 @@ def test_no_request_asks_for_a_range_that_is_done_nor_follows_the_last_one() -> 
         assert [(c.partition, c.next_offset) for c in next_chunks(fetcher)] == [(T0, 5), (T1, 10)]
         assert [(c.partition, c.next_offset) for c in next_chunks(fetcher)] == [(T1, 15)]
         assert fetcher.connections() == []
-        with pytest.raises(FallbackToLibrdkafka, match="nothing is left"):
+        with pytest.raises(FallbackToLibrdkafka, match="no range is left"):
             fetcher.ready()
     assert fetches_of(broker) == [[(0, 0), (1, 0)], [(1, 10)]]
 
@@ -799,7 +799,7 @@ def test_an_answer_to_another_request_is_unusual(answer: Any, why: str) -> None:
     [
         (lambda n, _: partition(n, error=56), "t-0: KAFKA_STORAGE_ERROR"),
         (lambda _, __: log(0, magic=1), "record format 1"),
-        (lambda _, __: b"", "t-0 has nothing from offset 0 to 20"),
+        (lambda _, __: b"", "t-0 has no record from offset 0 to 20"),
     ],
     ids=["refused", "an old format", "nothing, twice"],
 )
@@ -834,7 +834,7 @@ def test_a_range_without_records_twice_in_a_row_is_unusual() -> None:
         fetcher.add(T0, broker.leader(), 0, 30)
         for _ in range(5):
             next_chunks(fetcher, go_on=False)
-        with pytest.raises(FallbackToLibrdkafka, match="nothing from offset 20 to 30"):
+        with pytest.raises(FallbackToLibrdkafka, match="no record from offset 20 to 30"):
             next_chunks(fetcher, go_on=False)
 
 
@@ -843,7 +843,7 @@ def test_a_batch_that_never_comes_whole_is_unusual() -> None:
     with fetching(broker) as fetcher:
         fetcher.add(T0, broker.leader(), 0, 30)
         assert next_chunks(fetcher) == []
-        with pytest.raises(FallbackToLibrdkafka, match="nothing from offset 0 to 30"):
+        with pytest.raises(FallbackToLibrdkafka, match="no record from offset 0 to 30"):
             next_chunks(fetcher)
 
 

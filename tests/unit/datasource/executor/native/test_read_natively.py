@@ -234,7 +234,7 @@ def test_a_broker_that_throttles_for_ever_is_left_after_half_of_the_reads_patien
         _, left = drained_with_reasons(
             [OffsetRange("t", 0, 0, 10, broker.leader())], replace(settings(), stall_timeout_ms=1_000)
         )
-    assert reasons_of(left) == {TopicPartition("t", 0): "nothing came for 0.5 s"}
+    assert reasons_of(left) == {TopicPartition("t", 0): "no record came for 0.5 s"}
     assert began_s <= left.quiet_since_s <= began_s + 0.4
 
 
@@ -264,7 +264,7 @@ def test_brokers_that_send_each_other_are_left_after_some_answers() -> None:
         brokers.update({1: first.address, 2: second.address})
         _, left = drained_with_reasons([OffsetRange("t", 0, 0, 10, first.leader(1))])
         assert len(first.fetches) + len(second.fetches) <= 6
-    assert reasons_of(left) == {TopicPartition("t", 0): "t-0 has nothing from offset 0 to 10"}
+    assert reasons_of(left) == {TopicPartition("t", 0): "t-0 has no record from offset 0 to 10"}
 
 
 def losing(error: int) -> Callable[[int, int], Any]:
