@@ -184,7 +184,7 @@ def test_behind_a_piece_the_server_fetches_the_beginning_of_the_next_batch(logs:
 
 @contextmanager
 def silent_leader(how: str, broker: FetchBroker) -> Iterator[Leader]:
-    """A broker that lets nobody in, or one that lets us in and then answers no request."""
+    """A broker that refuses all clients, or one that lets us in and then answers no request."""
     if how == "after the connection":
         with FetchBroker(lambda _: None) as dumb:
             yield dumb.leader(1)
