@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import cast
 from uuid import UUID
 
 import pytest
 from harness.fake_broker import on_a_loop
 
+from spark_kgroup.errors import BrokerError
+from spark_kgroup.limits import API_TIMEOUT_MS, TOPIC_PATIENCE_MS, UNCLEAR_AGAIN_MS
 from spark_kgroup.model import ErrorCode, TopicDescription
 from spark_kgroup.runtime import topics as topics_module
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.topics import Topics
 from spark_kgroup.topic_pattern import TopicPattern
 from spark_kgroup.wire.cluster import Cluster
-from spark_kgroup.wire.responses import ClusterMetadata
+from spark_kgroup.wire.responses import ClusterMetadata, UnclearTopic
 
 
 def described(name: str) -> TopicDescription:
@@ -31,13 +34,20 @@ class Brokers:
         topics: those that a request for all topics shows.
         named: those that only a request by name finds, as at a broker that lags behind.
         errors: topic -> the error that a request by name gets instead.
+        unclear: topics of which they do not say what they are.
+        patiences_ms: how long each request would wait for an unclear topic. None: until the topic is clear.
     """
 
     topics: set[str]
     named: set[str] = field(default_factory=set)
     errors: dict[str, int] = field(default_factory=dict)
+    unclear: dict[str, UnclearTopic] = field(default_factory=dict)
+    patiences_ms: list[int | None] = field(default_factory=list)
 
-    async def metadata(self, names: Iterable[str] | None, **_: int | None) -> ClusterMetadata:
+    async def metadata(
+        self, names: Iterable[str] | None, *, patience_ms: int | None = None, **_: int | None
+    ) -> ClusterMetadata:
+        self.patiences_ms.append(patience_ms)
         shown = self.topics if names is None else (self.topics | self.named) & set(names)
         errors = {} if names is None else {name: code for name, code in self.errors.items() if name in set(names)}
         return ClusterMetadata(
@@ -45,12 +55,15 @@ class Brokers:
             leaders={},
             topics={name: described(name) for name in shown},
             errors=errors,
+            unclear=self.unclear,
             internal=frozenset({"t-internal"}),
         )
 
 
-def topics_of(brokers: Brokers) -> Topics:
-    settings = GroupSettings(bootstrap=(), group="g", topics=(), pattern=TopicPattern("t-.*"), instance_ids=("seat-0",))
+def topics_of(brokers: Brokers, *named: str) -> Topics:
+    """The topics of these names, or else those that a pattern matches."""
+    pattern = None if named else TopicPattern("t-.*")
+    settings = GroupSettings(bootstrap=(), group="g", topics=named, pattern=pattern, instance_ids=("seat-0",))
     return Topics(settings, cast("Cluster", brokers))
 
 
@@ -102,3 +115,49 @@ async def test_a_topic_that_the_user_may_not_describe_any_more_is_not_taken_for_
     for _ in range(2):
         await topics.refresh(timeout_ms=1_000)
         assert topics.names == ("t-a", "t-b")
+
+
+@on_a_loop
+async def test_the_first_look_at_a_pattern_s_topics_waits_for_each_of_them_and_later_ones_do_not() -> None:
+    """The first decides with which topics the query begins. Later an earlier description stands in for an answer."""
+    brokers = Brokers({"t-a"})
+    topics = topics_of(brokers)
+    await topics.refresh(timeout_ms=1_000)
+    await topics.refresh(timeout_ms=1_000)
+    assert brokers.patiences_ms == [None, TOPIC_PATIENCE_MS]
+
+
+@pytest.mark.parametrize("named", [(), ("t-a", "t-b")], ids=["pattern", "names"])
+@on_a_loop
+async def test_a_topic_that_stays_unclear_is_an_error_however_rarely_metadata_is_refreshed(
+    named: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers are asked of it again every ten seconds, for as long as one call may last, and of the rest no more."""
+    clock_ms = 1_000_000_000
+    monkeypatch.setattr(topics_module, "monotonic_ms", lambda: clock_ms)
+    monkeypatch.setattr(topics_module, "time", SimpleNamespace(monotonic=lambda: clock_ms / 1000, thread_time=float))
+    brokers = Brokers({"t-a", "t-b"})
+    topics = topics_of(brokers, *named)
+    hour_ms = 3_600_000
+    await topics.subscribed(hour_ms)
+    clock_ms += hour_ms // 2
+    await topics.subscribed(hour_ms)
+    assert len(brokers.patiences_ms) == 1
+    clock_ms += hour_ms
+    trouble = BrokerError("Metadata", ErrorCode.UNKNOWN_SERVER_ERROR, "t-b")
+    brokers.unclear = {"t-b": UnclearTopic(trouble, clock_ms / 1000), "u": UnclearTopic(trouble, 0)}
+    last = API_TIMEOUT_MS // UNCLEAR_AGAIN_MS + 1
+    for looks in range(2, last + 1):
+        assert set(await topics.subscribed(hour_ms)) == {"t-a", "t-b"}
+        assert len(brokers.patiences_ms) == looks
+        clock_ms += UNCLEAR_AGAIN_MS - 1
+        await topics.subscribed(hour_ms)
+        assert len(brokers.patiences_ms) == looks
+        clock_ms += 2
+    with pytest.raises(BrokerError, match="UNKNOWN_SERVER_ERROR: t-b"):
+        await topics.subscribed(hour_ms)
+    brokers.unclear = {}
+    for _ in range(2):
+        assert set(await topics.subscribed(hour_ms)) == {"t-a", "t-b"}
+        clock_ms += UNCLEAR_AGAIN_MS + 1
+    assert len(brokers.patiences_ms) == last + 2
