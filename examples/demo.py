@@ -44,7 +44,7 @@ def main(
             _run(rows, things)
         finally:
             console.print("Stopping the query, Spark and Kafka")
-    console.print(f"Done: {time.monotonic() - began:.0f} s in all; nothing of it is left.")
+    console.print(f"Done: {time.monotonic() - began:.0f} s in all, and no process or file of it is left.")
 
 
 def _run(rows: int, things: ExitStack) -> None:

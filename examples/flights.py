@@ -125,7 +125,7 @@ def publish(flights: pd.DataFrame, client: Mapping[str, str], topic: str) -> Non
     """
     existing = _records_in(client, topic) if _topic_exists(client, topic) else 0
     if existing == len(flights):
-        console.print(f"Topic {topic} already holds {existing:,} records: nothing to publish.")
+        console.print(f"Topic {topic} already holds all {existing:,} records.")
         return
     if existing:
         raise Problem(f"Topic {topic} holds {existing:,} records, not {len(flights):,}: choose another --topic.")
@@ -149,7 +149,7 @@ def publish(flights: pd.DataFrame, client: Mapping[str, str], topic: str) -> Non
             meter.show(delivered)
         meter.show(delivered)
     if refused:
-        raise Problem(f"Kafka took {delivered:,} of {len(flights):,} records; the first error: {refused[0].str()}")
+        raise Problem(f"Kafka took {delivered:,} of {len(flights):,} records. The first error: {refused[0].str()}")
 
 
 def _produce(producer: Producer, topic: str, key: str | None, value: str, note: Any) -> None:
@@ -279,7 +279,7 @@ def await_drained(query: StreamingQuery, rows: int, lag: Lag) -> None:
     with Meter("Streaming in micro-batches", rows) as meter:
         while before != (rows, 0):
             if not query.isActive:
-                raise Problem(f"The query ended early: {query.exception() or 'somebody stopped it'}")
+                raise Problem(f"The query ended early: {query.exception() or 'it was stopped'}")
             for progress in query.recentProgress:
                 rows_by_batch[progress.batchId] = max(progress.numInputRows, rows_by_batch.get(progress.batchId, 0))
             now = (sum(rows_by_batch.values()), lag.now())
@@ -287,7 +287,7 @@ def await_drained(query: StreamingQuery, rows: int, lag: Lag) -> None:
                 before, deadline = now, time.monotonic() + STALL_TIMEOUT_S
                 meter.show(now[0], _lag_words(now[1]))
             elif time.monotonic() > deadline:
-                raise Problem(f"Nothing moved for {STALL_TIMEOUT_S:.0f} s, at {now[0]:,} rows, {_lag_words(now[1])}.")
+                raise Problem(f"No row came for {STALL_TIMEOUT_S:.0f} s, at {now[0]:,} rows, {_lag_words(now[1])}.")
             time.sleep(POLL_S)
 
 
@@ -386,12 +386,14 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command(epilog="Example:\n\npython examples/flights.py --bootstrap-server 127.0.0.1:9092 --seats 4")
 def main(
     bootstrap_server: Annotated[str, typer.Option(metavar="HOST:PORT", help="A Kafka broker.")],
-    topic: Annotated[str, typer.Option(help="Created if it does not exist; else it must hold these rows.")] = "flights",
+    topic: Annotated[
+        str, typer.Option(help="Created if it does not exist. If it does, it must hold these rows.")
+    ] = "flights",
     group: Annotated[str, typer.Option(help="The consumer group.")] = "flights",
     seats: Annotated[int, typer.Option(min=1, help="Static members of the group.")] = 4,
     rows: Annotated[int, typer.Option(min=1, max=ALL_ROWS, help="How many of the file's rows.")] = ALL_ROWS,
     rows_per_batch: Annotated[int, typer.Option(min=1, help="Most rows in a micro-batch.")] = ROWS_PER_BATCH,
-    checkpoint: Annotated[str | None, typer.Option(help="A new folder for Spark; else a temporary one.")] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="A new folder for Spark. By default a temporary one.")] = None,
 ) -> None:
     """Count New York's flights of 2013 in a stream that is a consumer group, and compare with pandas."""
     with as_program(), ExitStack() as things:

@@ -43,9 +43,11 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 )
 def main(
     bootstrap_server: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="A Kafka broker; else one is started.")
+        str | None, typer.Option(metavar="HOST:PORT", help="A Kafka broker. By default one is started.")
     ] = None,
-    topic: Annotated[str, typer.Option(help="Created if it does not exist; else it must hold these rows.")] = "flights",
+    topic: Annotated[
+        str, typer.Option(help="Created if it does not exist. If it does, it must hold these rows.")
+    ] = "flights",
     group: Annotated[str, typer.Option(help="The consumer group.")] = "flights",
     workers: Annotated[int, typer.Option(min=1, max=100, help="Each has an address and one executor.")] = 2,
     seats: Annotated[int, typer.Option(min=1, help="Static members of the group.")] = 4,
@@ -62,8 +64,8 @@ def main(
             options = flights.kgroup_options(bootstrap, topic, group, seats, rows_per_batch)
             _run(things, folder, cluster, options, rows)
         finally:
-            console.print("Stopping what was started")
-    console.print(f"Done: {time.monotonic() - began:.0f} s in all; nothing of it is left.")
+            console.print("Stopping Spark and Kafka")
+    console.print(f"Done: {time.monotonic() - began:.0f} s in all, and no process or file of it is left.")
 
 
 def _kafka(things: ExitStack) -> str:

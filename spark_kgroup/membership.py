@@ -245,7 +245,9 @@ class Group:
         """
         wanted = frozenset(partitions)
         if unasked := wanted.difference(*self._revoked.values()):
-            raise OptionError(f"The group has not asked for {min(unasked)}: release what `Revoked` names.")
+            raise OptionError(
+                f"The group has not asked for {min(unasked)}: release only partitions that `Revoked` names."
+            )
         for seat, revoked in self._revoked.items():
             if given_up := revoked & wanted:
                 self._forget(seat, given_up)

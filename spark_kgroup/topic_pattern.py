@@ -270,7 +270,9 @@ class _Reader:
             return None
         on, _, off = flags.partition("-")
         if flags.count("-") > 1 or set(on + off) - set("idmsuU"):
-            raise self._error(f"the flags {flags!r}: only i, d, m, s, u and U are taken; write without the others")
+            raise self._error(
+                f"the flags {flags!r}: only i, d, m, s, u and U are taken. Write it without the other flags"
+            )
         self._at = end + 1
         # Only i matters: the rest is about line ends and characters beyond ASCII, which no name has.
         return (fold or "i" in on) and "i" not in off, closing == ":"
@@ -284,11 +286,13 @@ class _Reader:
             # A quantifier after \E is for the last quoted character alone, as in Java.
             return atom if self._quoting else self._quantified(atom)
         if char == "*" and self._at == 0:
-            raise self._error("nothing stands before this *: write .* for any text, or escape it as \\*")
+            raise self._error("no text to repeat stands before this *: write .* for any text, or escape it as \\*")
         if char in "*+?":
-            raise self._error(f"nothing stands before this {char}, or another quantifier: escape it as \\{char}")
+            raise self._error(
+                f"no text to repeat stands before this {char}, or another quantifier: escape it as \\{char}"
+            )
         if char == "{":
-            raise self._error("nothing stands before this {: escape it as \\{")
+            raise self._error("no text to repeat stands before this {: escape it as \\{")
         if char in "^$" or (char == "\\" and self._next(2)[1:] in _ANCHORS):
             return self._anchor()
         if char == "(":
@@ -365,7 +369,7 @@ class _Reader:
         kind = self._take() if self._next() in ("?", "+") else ""
         self.is_re2 = self.is_re2 and kind != "+"
         if self._next() in ("*", "+", "?", "{"):
-            raise self._error("a quantifier after another: put what comes before it in (?:...)")
+            raise self._error("a quantifier after another: put the part before it in (?:...)")
         return atom + times + kind
 
     # --------------------------------------------------------------------------------------------- classes
@@ -379,7 +383,7 @@ class _Reader:
         found = self._operand(fold)
         while self._skip("&&"):
             if self._next() in ("^", "]", "&"):
-                raise self._error("what stands after && is not clear: put it in a class of its own, as in &&[^a]")
+                raise self._error("the part after && is not clear: put it in a class of its own, as in &&[^a]")
             found &= self._operand(fold, alone=True)
         self._depth -= 1
         if not self._skip("]"):
@@ -406,7 +410,7 @@ class _Reader:
         if self._next(2) in (r"\Q", r"\E"):
             raise self._error(r"\Q in a class: escape each character with a backslash")
         if self._next() == "&":
-            raise self._error(r"an & in a class: no topic has one in its name; leave it out")
+            raise self._error(r"an & in a class: no topic has one in its name. Leave it out")
         first = self._member(fold)
         if self._next() != "-" or self._next(2)[1:] in ("]", "["):
             return _folded(first, fold)
@@ -438,7 +442,7 @@ class _Reader:
         if char in "xu0":
             return frozenset(self._code(char))
         if char in "123456789k":
-            raise self._error("a back reference is not taken: write out what it repeats")
+            raise self._error("a back reference is not taken: write out the text that it repeats")
         if char.isalpha():
             raise self._error(f"\\{char} is not taken: it is no escape of Java's for a character of topics' names")
         return frozenset(char)

@@ -62,7 +62,7 @@ class RegistryUnreachable(KgroupError):
     def __init__(self, host: str, port: int, reason: object) -> None:
         super().__init__(
             f"This executor cannot reach the stream reader on the driver at {host}:{port} ({reason}). A query that has "
-            "just been stopped, or has ended, leaves tasks behind that end with this error, which is harmless; a frame "
+            "just been stopped, or has ended, leaves tasks behind that end with this error, which is harmless. A frame "
             "that its foreachBatch was given cannot be computed any more. If the query still runs, open that port from "
             "executors to the driver, or name with the options `registryHost` and `registryPort` the address and port "
             "under which executors reach the driver."

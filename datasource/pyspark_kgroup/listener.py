@@ -275,7 +275,7 @@ class _Gauges:
                 ("kgroup_partition_lag_offsets", "Offsets of a partition that are still to be read.", partition),
                 (
                     "kgroup_seat_info",
-                    "Always 1; its labels say which member of the group the seat is, and who serves it.",
+                    "Always 1. Its labels say which member of the group the seat is, and who serves it.",
                     [*seat, "executor", "host", "member_id"],
                 ),
                 ("kgroup_seat_lag_offsets", "Offsets of a seat's partitions that are still to be read.", seat),

@@ -18,8 +18,8 @@ from spark_kgroup.wire.security.settings import Security
 log = logging.getLogger(__name__)
 
 HELP: Final = (
-    "How to connect and who to be: a .properties file as Kafka's tools and librdkafka's clients have it. What is not "
-    "about security is ignored."
+    "How to connect and who to be: a .properties file as Kafka's tools and librdkafka's clients have it. "
+    "Properties that are not about security are ignored."
 )
 
 _PREFIX: Final = "kafka."

@@ -104,7 +104,7 @@ def check_plannable(group: DescribedGroup) -> None:
     if group.is_consumer_type:
         raise GroupError(
             f"Brokers assign the partitions of group {group.group!r} (KIP-848), not an assignor of its members: there "
-            "is nothing to plan. `kgroup describe` shows who owns what."
+            "is no plan to make. `kgroup describe` shows who owns what."
         )
     if group.state != "Stable":
         raise GroupError(

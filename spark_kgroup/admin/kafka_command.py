@@ -41,11 +41,11 @@ def run(
     nodes: Annotated[int, typer.Option(metavar="N", help="1 or 3 nodes, each broker and controller.")] = 1,
     data_dir: Annotated[
         Path | None,
-        typer.Option(metavar="D", help="Keep the data here for the next run; without it, it is deleted."),
+        typer.Option(metavar="D", help="Keep the data here for the next run. Without it, it is deleted."),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(metavar="P", help="Of the first node; the others get the next ones. Without it, free ports."),
+        typer.Option(metavar="P", help="Of the first node. Further nodes get the next ones. Without it, free ports."),
     ] = None,
 ) -> None:
     """Run Apache Kafka until Ctrl-C.

@@ -111,7 +111,7 @@ class EventPrinter:
         if code == ErrorCode.NONE:
             self._event(session, "left", partitions=[])
         elif session.failure is None:  # a failure was reported when it ended the session
-            reason = f"could not leave ({ErrorCode.name_of(code)}); the seat stays until its session times out"
+            reason = f"could not leave ({ErrorCode.name_of(code)}): the seat stays until its session times out"
             self._event(session, "error", partitions=[], reason=reason)
 
     def _event(self, session: Session, event: str, **more: Any) -> None:
@@ -165,13 +165,13 @@ def member(
         typer.Option(metavar="REGEX", help="Subscribe to all topics whose whole name it matches, in Java's syntax."),
     ] = None,
     instance_id: Annotated[
-        str | None, typer.Option(help="Makes the member static (KIP-345); one without it leaves on Ctrl-C.")
+        str | None, typer.Option(help="Makes the member static (KIP-345). One without it leaves on Ctrl-C.")
     ] = None,
     assignor: Annotated[
         str,
         typer.Option(
             metavar="|".join(NAMES),
-            help="How the leader assigns partitions; several with commas in between, the preferred one first, or "
+            help="How the leader assigns partitions: several with commas in between, the preferred one first, or "
             "module:Class of your own.",
         ),
     ] = _ASSIGNOR,

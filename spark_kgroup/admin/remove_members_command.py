@@ -54,10 +54,10 @@ def remove_members(
     group: Annotated[str, typer.Option(help="The group that they are members of.")],
     instance_id: Annotated[
         list[str] | None,
-        typer.Option(metavar="I[,I]", help="A static member that shall go; several with commas, or given again."),
+        typer.Option(metavar="I[,I]", help="A static member that shall go: several with commas, or given again."),
     ] = None,
     everybody: Annotated[
-        bool, typer.Option("--all", help="All members, dynamic ones as well; asks first, unless there is --yes.")
+        bool, typer.Option("--all", help="All members, dynamic ones as well. Asks first, unless there is --yes.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     reason: Annotated[str, typer.Option(help="For the log of the group's coordinator (KIP-800).")] = (
@@ -96,7 +96,7 @@ def _names(given: Sequence[str]) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for listed in given for name in listed.split(",")))
     if "" in names:
         raise OptionError(
-            "--instance-id names no member: give the instance id of a static member; `kgroup describe` lists them."
+            "--instance-id names no member: give the instance id of a static member, as `kgroup describe` lists them."
         )
     return names
 

@@ -235,7 +235,7 @@ class ConsumerHandlers(StateMachine[ConsumerMemberConfig, State, _Timer]):
             # A member stays in its epoch until all is given up. So another process has acknowledged that: the earlier
             # one still lives. The partitions we owe may be another member's by now, and the new epoch must not let us
             # commit them.
-            reason = "the earlier process of this seat is alive, and gave up what this one owes"
+            reason = "the earlier process of this seat is alive, and gave up the partitions that this one owes"
             return self._start_over(reason, ErrorCode.NONE, now_ms)
         return effects
 

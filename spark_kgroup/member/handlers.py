@@ -234,7 +234,8 @@ class Handlers(Actions):
         if not joins_again:
             self._become(State.REVOKING if asked else State.STABLE)
         if asked:
-            self._reason = "assigned what is not subscribed"  # the only reason that an eager member has here
+            # The only reason that an eager member has here.
+            self._reason = "assigned partitions of topics that are not subscribed"
         effects: Effects = [
             contract.Assigned(
                 identity=self.identity, assigned=self.ownership.assigned, added=added, revoked=self.to_give_up
@@ -243,7 +244,7 @@ class Handlers(Actions):
         if joins_again:
             # 1. We joined claiming P. 2. While the join was parked, the application gave P up. 3. The leader kept P
             # from its new owner because of our claim. No other member will rejoin for it, so we do.
-            return [*effects, *self._join("given up what the join still claimed", now_ms)]
+            return [*effects, *self._join("given up partitions that the join still claimed", now_ms)]
         return [*effects, *(self._make_up_for_wish(now_ms) or self._begin_heartbeats(now_ms))]
 
     def _object_later(self, now_ms: int) -> None:
@@ -298,7 +299,7 @@ class Handlers(Actions):
         if self.state is State.STABLE and self.ownership.assigned_beyond_owned:
             # 1. The application gives P up. 2. Before `GaveUp` is here, a new generation assigns P to us again. 3. Now
             # P is ours, and no seat reads it. Only another assignment can have it adopted.
-            return self._rebalance("given up what is assigned again", now_ms)
+            return self._rebalance("given up partitions that are assigned again", now_ms)
         return []
 
     def _on_membership_refused(self, event: contract.MembershipRefused, now_ms: int) -> Effects:
@@ -369,7 +370,7 @@ class Handlers(Actions):
                 self._send_heartbeat(now_ms) if self.state in IN_A_GENERATION else self._probe_coordinator(now_ms)
             )
         if Timer.OBJECT in due and self.state in IN_A_GENERATION:
-            effects += self._rebalance("assigned again what is not subscribed", now_ms)
+            effects += self._rebalance("assigned partitions of topics that are not subscribed once more", now_ms)
         return effects
 
     def _expire(self, now_ms: int) -> Effects:

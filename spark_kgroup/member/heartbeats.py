@@ -26,7 +26,7 @@ class Heartbeats:
         self._earlier: tuple[tuple[HeartbeatRequest, int], ...] = ()
 
     def send(self, request: HeartbeatRequest | None, now_ms: int) -> None:
-        """Await the answer to `request`. One that is awaited already becomes an earlier one."""
+        """Await the answer to `request`. A request still unanswered moves to the earlier ones."""
         if self.awaited is not None:
             self._earlier = (*self._earlier, (self.awaited, self.awaited_at_ms))[-_EARLIER_MAX:]
         self.awaited, self.awaited_at_ms = request, now_ms

@@ -19,11 +19,11 @@ _REJECTIONS: Final[Mapping[int, str]] = MappingProxyType(
         # supportsProtocols: it has members, of another protocol type or without an assignor that all of us have.
         ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "its members share no assignor with us: set "
         "`partition.assignment.strategy` to one that all of them support. Or it is a group of "
-        "another type (share, streams, connect; `kgroup describe` says which): use another group id",
+        "another type (share, streams, connect: `kgroup describe` says which): use another group id",
         # A coordinator writes the group with all its members as one record when a generation is complete.
         ErrorCode.UNKNOWN_SERVER_ERROR: "its coordinator could not carry this out: in a large group its own record "
-        "exceeds max.message.bytes of the topic __consumer_offsets: raise that, or use fewer members; or it cannot "
-        "read another member's subscription; the broker's log says which",
+        "exceeds max.message.bytes of the topic __consumer_offsets: raise that, or use fewer members. Or it "
+        "cannot read another member's subscription. The broker's log says which",
         # GroupCoordinatorService.joinGroup checks both before it looks the group up.
         ErrorCode.INVALID_SESSION_TIMEOUT: "the broker does not allow this session timeout: set "
         "`session.timeout.ms` within the broker's group.min/max.session.timeout.ms (by default 6000 to 1800000), or "

@@ -29,8 +29,8 @@ def make_room_for(seats: int) -> None:
     if hard < least:
         raise EnvironmentProblem(
             f"{seats} seats need {least} file descriptors in this process, whose limit is {hard:.0f}. Raise the limit "
-            "of what starts this process (ulimit -n, LimitNOFILE= of a systemd unit, nofile in limits.conf), or set "
-            "fewer members."
+            "of the shell or service that starts this process (ulimit -n, LimitNOFILE= of a systemd unit, nofile in "
+            "limits.conf), or set fewer members."
         )
     wanted = min(hard, least + DESCRIPTORS_SPARE)
     if soft < wanted:

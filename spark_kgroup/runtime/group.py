@@ -117,7 +117,8 @@ class Group:
         except BrokerError as error:
             if error.retriable:
                 raise
-            log.info("what the group has committed is not known: %s", error)  # a seat meets it, too, and reports it
+            # A seat meets it, too, and reports it.
+            log.info("the group's committed offsets could not be fetched: %s", error)
         self.settings.hooks.before_joining(committed)
 
     async def close(self) -> None:

@@ -152,7 +152,7 @@ class Logs:
         return EndListing(begun, self._thread)
 
     def ends(self, partitions: Iterable[TopicPartition], patience_ms: int, *, read_committed: bool) -> Answers[int]:
-        """`Offsets.ends`."""
+        """The end offset of each partition (see `Offsets.ends`)."""
         return self._thread.run(
             lambda group: group.offsets.ends(partitions, patience_ms, read_committed=read_committed)
         )
@@ -246,7 +246,7 @@ class GroupThread:
         """Begin `work`. The returned call waits for its end, and returns and raises as `run`."""
         group = self._group
         if group is None:
-            raise GroupUnsettled("The group runtime is closed; this stream reader cannot be used any more.")
+            raise GroupUnsettled("The group runtime is closed: this stream reader cannot be used any more.")
         future = asyncio.run_coroutine_threadsafe(work(group), self._loop)
         return lambda: self._await(future, timeout_ms or self._call_timeout_ms)
 

@@ -87,8 +87,8 @@ def _ivy_jar(name: str) -> Path:
         if found:
             return found[-1]
     raise NoIvy(
-        f"{name} is not pinned: what it needs is found by the Ivy that PySpark ships, and PySpark is not installed "
-        "here: pip install 'spark-kgroup[spark]'"
+        f"{name} is not pinned: the Ivy that PySpark ships finds its dependencies, and PySpark is not installed here: "
+        "pip install 'spark-kgroup[spark]'"
     )
 
 

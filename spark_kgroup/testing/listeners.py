@@ -49,7 +49,7 @@ class SecureListener:
     def __post_init__(self) -> None:
         if self.certificate_pem and "-----BEGIN PRIVATE KEY-----" not in (self.key_pem or ""):
             raise EnvironmentProblem(
-                f"The key of listener {self.name} is not PKCS#8 without a password (BEGIN PRIVATE KEY); Kafka takes no "
+                f"The key of listener {self.name} is not PKCS#8 without a password (BEGIN PRIVATE KEY). Kafka takes no "
                 "other form: convert it with `openssl pkcs8 -topk8 -nocrypt`."
             )
 

@@ -185,7 +185,7 @@ def _await_end(
         if has_bytes != seen_bytes:
             seen_bytes, grew_at_s = has_bytes, now_s
         if now_s > grew_at_s + _SILENCE_MAX_S:
-            return [*errors, Timeout(f"nothing came for {_SILENCE_MAX_S:.0f} s")]
+            return [*errors, Timeout(f"no byte came for {_SILENCE_MAX_S:.0f} s")]
         if now_s > began_at_s + _FETCH_TIMEOUT_S:
             return [*errors, Timeout(f"it takes longer than {_FETCH_TIMEOUT_S:.0f} s")]
 
@@ -200,14 +200,14 @@ def _as_told(errors: Sequence[BaseException], name: str, repository: str | None)
     if refused:
         differences = "\n  ".join(str(error).partition(". ")[0] for error in refused)
         message = (
-            f"{place} gives other jars of {name} than this version was tested with; none of those was kept. Ask "
-            f"whoever runs that repository, or name another in {REPOSITORY}.\n  {differences}"
+            f"{place} gives other jars of {name} than this version was tested with, and none of those was kept. "
+            f"Ask the operator of that repository, or name another in {REPOSITORY}.\n  {differences}"
         )
     elif unreached:
         message = (
-            f"Could not fetch the jars of {name} (2 attempts). Check that this machine reaches {place} (proxy: "
-            f"HTTPS_PROXY; certificates: REQUESTS_CA_BUNDLE), or name a mirror in {REPOSITORY}. What has come is kept "
-            f"for the next start.\n  {unreached[0]}"
+            f"Could not fetch the jars of {name} (2 attempts). Check that this machine reaches {place} "
+            f"(HTTPS_PROXY for a proxy, REQUESTS_CA_BUNDLE for certificates), or name a mirror in {REPOSITORY}. "
+            f"Complete jars are kept for the next start.\n  {unreached[0]}"
         )
     else:
         return errors[0]

@@ -193,7 +193,12 @@ class KnownTopics:
                 unclear = found.unclear.get(topic)
                 why = unclear.error if unclear else BrokerError("Metadata", found.errors[topic], topic)
                 left = "taken to be as it was" if topic in seen else "left out"
-                log.warning("Topic %r is %s, and the others go on: %s", topic, left, why)
+                log.warning(
+                    "Brokers do not describe topic %r now (%s), so it is %s. Other topics are not affected.",
+                    topic,
+                    why,
+                    left,
+                )
         internal = found.internal | (self._internal & seen.keys())
         return replace(found, topics={**found.topics, **seen}, internal=internal)
 

@@ -178,7 +178,7 @@ def _make_reader(entity_type: type[Entity]) -> _Reader:
     tagged: dict[int, _Part] = {}
     for field in fields(entity_type):
         if "tag" in field.metadata:
-            assert field.default is not MISSING, f"{entity_type.__name__}.{field.name} may be absent: what is it then?"
+            assert field.default is not MISSING, f"{entity_type.__name__}.{field.name} may be absent and has no default"
             tagged[field.metadata["tag"]] = _one_reader(field, flexible)
 
     def read(cursor: _Cursor) -> Any:

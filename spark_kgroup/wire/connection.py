@@ -75,7 +75,7 @@ about 10,000 partitions take 0.1 s to decode. A response object never changes, s
 again."""
 
 _HINTS: Final = {
-    0: " before it answered anything: does this listener expect TLS or SASL (`security.protocol`), or does the broker "
+    0: " before its first answer: does this listener expect TLS or SASL (`security.protocol`), or does the broker "
     "allow fewer connections (`max.connections`, `max.connections.per.ip`)?",
     1: " at the first request: does this listener expect SASL (`security.protocol`)?",
 }
@@ -235,7 +235,9 @@ class Connection:
         if self._alive():
             self._writer.write(frame)
         else:
-            self._end(Orphaned(f"Nothing is sent to {self.address} any more: the process that we work for has ended."))
+            self._end(
+                Orphaned(f"No request is sent to {self.address} any more: the process that we work for has ended.")
+            )
         return await answer
 
     def _overdue(self, correlation_id: int, message: str) -> None:

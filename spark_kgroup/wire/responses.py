@@ -198,7 +198,7 @@ class LeftOut(ProtocolViolation):
     def __init__(self, api: str, missing: Iterable[TopicPartition], found: Mapping[TopicPartition, Any]) -> None:
         self.missing = sorted(missing)
         self.found = found
-        message = f"A broker's {api} response says nothing of {listed(self.missing)}."
+        message = f"A broker's {api} response leaves out {listed(self.missing)}."
         super().__init__(message, retriable=True)
 
 

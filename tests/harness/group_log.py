@@ -89,7 +89,7 @@ def decode_group_metadata(value: bytes | str | None, offset: int) -> GroupRecord
     version, length = struct.unpack_from(">hh", value)
     if not 0 <= version <= _VALUE_VERSION_MAX:
         raise EnvironmentProblem(
-            f"{_TOPIC} holds a GroupMetadataValue v{version}; v{_VALUE_VERSION_MAX} is known here."
+            f"{_TOPIC} holds a GroupMetadataValue v{version}, and at most v{_VALUE_VERSION_MAX} is known here."
         )
     at = 4 + length  # past the protocol type
     (generation,) = struct.unpack_from(">i", value, at)

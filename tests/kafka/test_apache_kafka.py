@@ -128,7 +128,7 @@ def test_a_killed_node_restarts_in_place_with_its_data(apache_kafka_factory: Cal
     assert contents(kafka.bootstrap_servers, "t") == before
 
 
-def test_a_paused_node_answers_nothing_until_it_is_resumed(apache_kafka_factory: Callable[..., ApacheKafka]) -> None:
+def test_a_paused_node_does_not_answer_until_it_is_resumed(apache_kafka_factory: Callable[..., ApacheKafka]) -> None:
     kafka = apache_kafka_factory()
     kafka.admin.list_topics(timeout=20)
     kafka.nodes[0].pause()

@@ -255,7 +255,9 @@ def test_a_member_that_comes_back_with_a_topic_more_gets_a_share_of_it(
     scenario()
 
 
-def test_several_leaders_restarted_in_turn_move_nothing_and_the_last_one_notices(apache_kafka: ApacheKafka) -> None:
+def test_several_leaders_restarted_in_turn_move_no_partition_and_the_last_one_notices(
+    apache_kafka: ApacheKafka,
+) -> None:
     @on_a_loop
     async def scenario() -> None:
         world = World(apache_kafka, STICKY)
@@ -273,7 +275,7 @@ def test_several_leaders_restarted_in_turn_move_nothing_and_the_last_one_notices
     scenario()
 
 
-def test_a_leader_restarted_while_the_group_rebalances_leaves_nothing_without_an_owner(
+def test_a_leader_restarted_while_the_group_rebalances_leaves_no_partition_without_an_owner(
     apache_kafka: ApacheKafka,
 ) -> None:
     @on_a_loop

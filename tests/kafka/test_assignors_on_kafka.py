@@ -34,7 +34,7 @@ def join(apache_kafka: ApacheKafka, group: str, topic: str) -> Iterator[Join]:
         member.end()
 
 
-def test_java_s_sticky_leader_leaves_our_members_what_they_had_and_so_do_we_when_it_is_gone(
+def test_java_s_sticky_leader_and_ours_after_it_leave_each_member_its_partitions(
     join: Join, apache_kafka: ApacheKafka, group: str, topic: str
 ) -> None:
     """1. Java leads. 2. Ours join, one after the other, with several assignors: Java reads the partitions of ours from

@@ -38,7 +38,7 @@ REBALANCING = ("PreparingRebalance", "Reconciling")
 """A classic group waits for its members to join again. One of type consumer waits for them to give up partitions."""
 
 
-def test_a_member_that_joins_while_the_driver_is_dead_reads_nothing_of_its_batch(
+def test_a_member_that_joins_while_the_driver_is_dead_reads_no_record_of_its_batch(
     apache_kafka: ApacheKafka, group_protocol: str
 ) -> None:
     server, topic, group = filled_topic(apache_kafka)
@@ -96,7 +96,7 @@ def test_a_query_that_was_gone_for_a_session_says_how_far_it_had_read_and_reads_
     assert [len(query.rows[topic, partition]) for partition in range(PARTITIONS)] == [20, 20]
 
 
-def test_a_seat_that_the_group_no_longer_keeps_claims_nothing(apache_kafka: ApacheKafka) -> None:
+def test_a_seat_that_the_group_no_longer_keeps_claims_no_partition(apache_kafka: ApacheKafka) -> None:
     topic = f"back-{uuid4().hex[:8]}"
     apache_kafka.create_topic(topic, 1)
     options = options_of(apache_kafka.bootstrap_servers, topic, "job", 1)

@@ -92,7 +92,7 @@ async def at_rest(group: Group) -> None:
         await asyncio.sleep(0.05)
 
 
-def test_two_of_our_members_and_one_of_librdkafka_s_share_a_topic_and_a_restart_moves_nothing(
+def test_two_of_our_members_and_one_of_librdkafka_s_share_a_topic_and_a_restart_moves_no_partition(
     apache_kafka: ApacheKafka, topic: str, group: str
 ) -> None:
     server, modern = apache_kafka.bootstrap_servers, ("--group-protocol", "consumer")
@@ -139,7 +139,7 @@ def test_the_older_of_two_live_processes_of_a_seat_is_fenced_and_the_newer_keeps
     scenario()
 
 
-def test_a_seat_that_closes_or_is_killed_is_taken_over_with_its_partitions_and_nothing_else_moves(
+def test_a_seat_that_closes_or_is_killed_is_taken_over_with_its_partitions_and_no_other_partition_moves(
     apache_kafka: ApacheKafka, topic: str, group: str
 ) -> None:
     @on_a_loop
@@ -166,7 +166,7 @@ def test_a_seat_that_closes_or_is_killed_is_taken_over_with_its_partitions_and_n
     scenario()
 
 
-def test_seats_change_to_the_classic_protocol_and_back_one_by_one_and_nothing_moves(
+def test_seats_change_to_the_classic_protocol_and_back_one_by_one_and_no_partition_moves(
     apache_kafka: ApacheKafka, topic: str, group: str
 ) -> None:
     """Kafka's group.consumer.migration.policy is `bidirectional`.

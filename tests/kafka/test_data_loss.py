@@ -145,7 +145,7 @@ def test_a_log_that_ends_before_the_range_does(
     assert_loss(batches_of, reads, message, left, caplog)
 
 
-def test_a_topic_that_is_deleted_does_not_hold_up_the_others(
+def test_a_topic_that_is_deleted_does_not_hold_up_other_topics(
     apache_kafka: ApacheKafka, new_topic: MakeTopic, batches_of: Read, caplog: pytest.LogCaptureFixture
 ) -> None:
     gone, there = new_topic(1), new_topic(1)
@@ -307,7 +307,7 @@ def offset_of(kafka: ApacheKafka, topic: str, place: OffsetSpec) -> int:
     return offset
 
 
-def test_retention_takes_what_was_not_read(three_nodes: ApacheKafka, group: str) -> None:
+def test_retention_takes_unread_records(three_nodes: ApacheKafka, group: str) -> None:
     topic, server = f"old-{group}", three_nodes.bootstrap_servers
     three_nodes.create_topic(topic, 1, 1)
     with Query(three_nodes.bootstrap_servers, group, topic) as query:

@@ -94,7 +94,7 @@ def test_brokers_that_refuse_are_an_error_at_once_in_the_commands_words() -> Non
     assert len(found.stderr.splitlines()) == 1
 
 
-def test_a_described_group_shows_its_seats_what_serves_them_and_their_lag(
+def test_a_described_group_shows_its_seats_their_executors_and_their_lag(
     seats: Seats, apache_kafka: ApacheKafka, topic: str
 ) -> None:
     server, group = apache_kafka.bootstrap_servers, f"of-{topic}"
@@ -191,7 +191,9 @@ def test_a_group_without_members(apache_kafka: ApacheKafka, topic: str) -> None:
     assert [topic, "0", "-", "4", "10", "6"] in [row.split() for row in described(server, group).stdout.splitlines()]
 
 
-def test_the_lag_of_what_was_never_committed_is_unknown_and_not_0(apache_kafka: ApacheKafka, topic: str) -> None:
+def test_the_lag_of_a_partition_that_was_never_committed_is_unknown_and_not_0(
+    apache_kafka: ApacheKafka, topic: str
+) -> None:
     server, group = apache_kafka.bootstrap_servers, f"group-{uuid4().hex[:8]}"
     consumer = Consumer({"bootstrap.servers": server, "group.id": group, "enable.auto.commit": False})
     try:

@@ -75,7 +75,7 @@ def test_a_fresh_group_whose_first_seat_was_alone_settles_without_waiting_for_it
     assert {(len(seat.owned_since), seat.identity.generation) for seat in runtime.view().seats} == {(1, 3)}
 
 
-def test_a_partition_still_being_read_is_claimed_though_assigned_to_nobody(run: Run) -> None:
+def test_a_partition_still_being_read_is_claimed_though_it_is_assigned_to_no_member(run: Run) -> None:
     # KIP-429: between the two generations of a hand-over a partition has no owner in the group's eyes.
     first, _ = run("one", 1)
     first.wait_until(lambda v: len(owned(v)) == 4, 20_000)

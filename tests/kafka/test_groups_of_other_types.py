@@ -137,7 +137,7 @@ def test_a_driver_that_comes_back_owing_a_partition_gives_it_up_only_with_its_po
     assert other.rows == [], "read again by the neighbour"
 
 
-def test_a_group_that_is_converted_while_a_batch_reads_what_must_go_is_never_set_back(
+def test_a_group_that_is_converted_while_a_batch_reads_partitions_asked_back_is_never_set_back(
     run: Run,
     neighbour: Callable[..., Sharing],
     apache_kafka: ApacheKafka,
@@ -185,7 +185,7 @@ def test_a_group_that_is_converted_while_a_batch_reads_what_must_go_is_never_set
     assert_never_rewound(group_history(server, group))
 
 
-def test_a_driver_that_comes_back_finds_no_orphans_and_makes_nobody_rebalance(
+def test_a_driver_that_comes_back_finds_no_orphans_and_causes_no_rebalance(
     run: Run, neighbour: Callable[[], Sharing]
 ) -> None:
     first, boundary = run(2)
@@ -228,7 +228,7 @@ def test_an_explicit_start_does_not_overrule_a_neighbour_of_the_consumer_protoco
     assert {place.period.start for place in begun.owned.values()} == {RECORDS // PARTITIONS}
 
 
-def test_a_seat_keeps_what_it_reads_when_the_group_becomes_classic_again_in_an_epoch_it_has_not_joined(
+def test_a_seat_keeps_the_partitions_it_reads_when_the_group_becomes_classic_again_in_an_epoch_it_has_not_joined(
     run: Run, apache_kafka: ApacheKafka, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """1. A consumer-protocol neighbour leaves: a new epoch, of which our seat hears at its next heartbeat. 2. Before

@@ -59,7 +59,7 @@ def contents(jars: list[Path]) -> dict[str, str]:
 BOTH = {"apple-1.0.jar": "apple", "pear-1.0.jar": "pear"}
 
 
-def test_a_set_is_fetched_once_with_what_it_needs(
+def test_a_set_is_fetched_once_with_its_dependencies(
     repository: str, cache: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert contents(fetch_jars([APPLE], "fruit", repository=repository, cache=cache)) == BOTH
@@ -71,7 +71,7 @@ def test_a_set_is_fetched_once_with_what_it_needs(
     assert capfd.readouterr() == ("", "")
 
 
-def test_an_artifact_alone_is_fetched_without_what_it_needs(repository: str, cache: Path) -> None:
+def test_an_artifact_alone_is_fetched_without_its_dependencies(repository: str, cache: Path) -> None:
     assert contents(fetch_jars([ONLY_APPLE], "one", repository=repository, cache=cache)) == {"apple-1.0.jar": "apple"}
 
 
@@ -118,7 +118,9 @@ def test_a_spoiled_set_is_repaired(repository: str, cache: Path, spoil: object) 
     assert contents(fetch_jars([APPLE], "fruit", repository=repository, cache=cache)) == BOTH
 
 
-def test_pins_are_what_ivy_finds_with_its_place_in_the_repository(repository: str, tmp_path: Path) -> None:
+def test_pins_are_the_artifacts_that_ivy_finds_with_their_place_in_the_repository(
+    repository: str, tmp_path: Path
+) -> None:
     """`make lock`, and then a fetch of the jars that it pinned: without Ivy, and of the same jars."""
     ivy.fetch_with_ivy([APPLE], tmp_path / "found", "fruit", repository, ivy.AS_IN_MAVEN)
     write_pins(tmp_path / "fruit.pins", tmp_path / "found" / "jars")
@@ -152,7 +154,9 @@ def test_files_left_by_an_interrupted_fetch_are_replaced(repository: str, cache:
     assert not left.exists()
 
 
-def test_a_set_that_has_what_is_pinned_is_kept_whatever_it_was_found_by(repository: str, tmp_path: Path) -> None:
+def test_a_set_that_has_its_pinned_artifacts_is_kept_whichever_resolver_found_it(
+    repository: str, tmp_path: Path
+) -> None:
     ivy.fetch_with_ivy([APPLE], tmp_path / "found", "fruit", repository, ivy.AS_IN_MAVEN)
     write_pins(tmp_path / "fruit.pins", tmp_path / "found" / "jars")
     pins = read_pins(tmp_path / "fruit.pins")

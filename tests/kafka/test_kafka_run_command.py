@@ -104,7 +104,7 @@ def test_two_signals_do_not_make_the_stop_less_clean(run: Callable[..., Run], tm
     assert kafka.jvm_pids() == []
 
 
-def test_an_interrupt_before_it_is_ready_leaves_nothing(run: Callable[..., Run]) -> None:
+def test_an_interrupt_before_it_is_ready_leaves_no_jvm(run: Callable[..., Run]) -> None:
     kafka = run()
     wait_for(kafka.jvm_pids, "a JVM")
     kafka.process.send_signal(signal.SIGINT)

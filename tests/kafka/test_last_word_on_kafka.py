@@ -99,7 +99,7 @@ async def half_each(seats: Seats, slow: MemberProcess) -> None:
             await asyncio.sleep(0.05)
 
 
-def test_a_join_parked_for_longer_than_a_session_costs_nothing_while_the_coordinator_is_well(
+def test_a_join_parked_for_longer_than_a_session_costs_no_partition_while_the_coordinator_is_well(
     apache_kafka: ApacheKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0
@@ -145,7 +145,7 @@ def test_a_join_parked_for_longer_than_a_session_costs_nothing_while_the_coordin
         pytest.param("123", 6, id="widened"),
     ],
 )
-def test_a_seat_that_comes_back_with_another_subscription_gets_just_what_it_subscribes(
+def test_a_seat_that_comes_back_with_another_subscription_gets_partitions_of_subscribed_topics_only(
     apache_kafka: ApacheKafka, who: str, now: str, each: int
 ) -> None:
     """Two seats share topics 1 and 2, of 4 partitions each.

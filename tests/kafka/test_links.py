@@ -60,7 +60,7 @@ def test_every_connection_between_nodes_goes_through_a_proxy(cluster: Cluster) -
     assert any(source == CLIENTS for source, _ in cluster.links.seen)
 
 
-def test_a_broker_that_is_cut_off_goes_on_answering_what_it_knew(cluster: Cluster) -> None:
+def test_a_broker_that_is_cut_off_goes_on_answering_with_its_last_metadata(cluster: Cluster) -> None:
     """The other brokers make new leaders and a new topic, of which it says nothing to clients.
 
     Its word of the leaders is no proof: on a busy machine it may be fenced, and know that, just before it is cut off.

@@ -190,7 +190,7 @@ def test_the_older_of_two_with_one_instance_id_is_fenced(join: Join) -> None:
     assert newer.process.poll() is None
 
 
-def test_the_leader_notices_added_partitions_and_nothing_else_moves(
+def test_the_leader_notices_added_partitions_and_no_other_partition_moves(
     join: Join, apache_kafka: ApacheKafka, topic: str
 ) -> None:
     """KIP-429, 1.b: "if the consumer is the leader, send join-group request"."""
@@ -226,7 +226,7 @@ def test_two_members_with_the_range_assignor_share_the_topic_eagerly(join: Join,
     assert second.wait_for_owned(3) == {(topic, index) for index in range(3, 6)}
 
 
-def test_an_eager_seat_that_comes_back_with_fewer_topics_joins_for_the_sake_of_what_it_dropped(
+def test_an_eager_seat_that_comes_back_with_fewer_topics_joins_for_the_sake_of_the_dropped_ones(
     join: Join, new_topic: MakeTopic, apache_kafka: ApacheKafka, group: str, topic: str
 ) -> None:
     """A static rejoin is answered with the old assignment (KIP-345): only another generation is without the topic."""

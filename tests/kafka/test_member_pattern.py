@@ -64,7 +64,7 @@ def test_under_the_consumer_protocol_brokers_notice_topics_between_two_looks_of_
         assert {topic for topic, _ in first.owned | second.owned} == {f"{prefix}-b"}
 
 
-def test_a_member_that_comes_back_with_topics_by_name_is_not_assigned_what_its_pattern_matched(
+def test_a_member_that_comes_back_with_topics_by_name_is_not_assigned_the_matches_of_its_pattern(
     apache_kafka: ApacheKafka, group: str, prefix: str
 ) -> None:
     more = ["--group-protocol", "consumer"]

@@ -58,7 +58,7 @@ class World:
 
 
 @pytest.mark.parametrize("protocol", [CLASSIC, CONSUMER])
-def test_the_others_have_a_dynamic_member_s_share_at_once_when_it_fails(
+def test_other_members_have_a_dynamic_member_s_share_at_once_when_it_fails(
     apache_kafka: ApacheKafka, protocol: str
 ) -> None:
     @on_a_loop
@@ -74,7 +74,7 @@ def test_the_others_have_a_dynamic_member_s_share_at_once_when_it_fails(
     scenario()
 
 
-def test_the_others_go_on_when_the_assignor_of_a_dynamic_leader_fails(apache_kafka: ApacheKafka) -> None:
+def test_other_members_go_on_when_the_assignor_of_a_dynamic_leader_fails(apache_kafka: ApacheKafka) -> None:
     @on_a_loop
     async def scenario() -> None:
         world = World(apache_kafka)
@@ -91,7 +91,9 @@ def test_the_others_go_on_when_the_assignor_of_a_dynamic_leader_fails(apache_kaf
     scenario()
 
 
-def test_the_others_keep_what_they_have_when_the_assignor_of_a_static_leader_fails(apache_kafka: ApacheKafka) -> None:
+def test_other_members_keep_their_partitions_when_the_assignor_of_a_static_leader_fails(
+    apache_kafka: ApacheKafka,
+) -> None:
     """Its seat is kept for a session, and its share is not read meanwhile.
 
     All other members have the group's word, and read on.

@@ -36,7 +36,7 @@ def four_of(topic: str) -> frozenset[TopicPartition]:
 
 
 @pytest.mark.parametrize("protocol", [CLASSIC, CONSUMER])
-def test_a_seat_hands_over_what_a_newcomer_is_to_get_at_the_offsets_that_it_committed(
+def test_a_seat_hands_a_newcomer_s_partitions_over_at_the_offsets_that_it_committed(
     apache_kafka: ApacheKafka, topic: str, group: str, protocol: str
 ) -> None:
     @on_a_loop

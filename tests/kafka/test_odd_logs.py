@@ -260,7 +260,7 @@ def test_a_log_with_committed_aborted_and_open_transactions_is_read_as_its_isola
 
 
 @both_levels
-def test_a_log_of_nothing_but_a_control_record_gives_no_row_and_has_no_lag(
+def test_a_log_of_control_records_only_gives_no_row_and_has_no_lag(
     apache_kafka: ApacheKafka, new_topic: MakeTopic, executor: Executor | None, transactions: Producer, isolation: str
 ) -> None:
     topic = new_topic()

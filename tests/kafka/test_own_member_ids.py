@@ -73,7 +73,7 @@ async def at_rest(partitions: int, *groups: Group, own_ids: bool = True) -> dict
     return {seat.instance_id: frozenset(seat.owned_since) for group in groups for seat in group.view().seats}
 
 
-def test_members_with_ids_of_their_own_come_and_restart_beside_librdkafka_s_which_notices_nothing(
+def test_members_with_ids_of_their_own_come_and_restart_beside_librdkafka_s_without_another_rebalance(
     apache_kafka: ApacheKafka, topic: str, group: str
 ) -> None:
     server = apache_kafka.bootstrap_servers
@@ -110,7 +110,7 @@ def test_members_with_ids_of_their_own_come_and_restart_beside_librdkafka_s_whic
             assert again.last("lost") is None
 
 
-def test_partitions_that_are_added_while_a_leader_without_knowing_restarts_are_found_and_nothing_moves(
+def test_partitions_that_are_added_while_a_leader_without_knowing_restarts_are_found_and_no_other_partition_moves(
     apache_kafka: ApacheKafka, topic: str, group: str
 ) -> None:
     """KIP-814's SkipAssignment, and a leader that the coordinator chose without a word (ClassicGroup.add)."""
@@ -236,7 +236,7 @@ def test_seats_that_are_alone_have_ids_of_their_own_before_they_are_settled(
     scenario()
 
 
-def test_seats_in_company_keep_the_broker_s_ids_also_when_the_others_have_left(
+def test_seats_in_company_keep_the_broker_s_ids_also_when_the_other_members_have_left(
     apache_kafka: ApacheKafka, topic: str, group: str
 ) -> None:
     @on_a_loop

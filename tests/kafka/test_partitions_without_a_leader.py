@@ -24,7 +24,7 @@ def values(first: int, count: int = 10) -> list[bytes]:
     return [str(number).encode() for number in range(first, first + count)]
 
 
-def test_a_broker_that_is_gone_for_long_holds_up_only_what_it_alone_has(
+def test_a_broker_that_is_gone_for_long_holds_up_only_the_partitions_it_alone_has(
     apache_kafka_factory: Callable[..., ApacheKafka], caplog: pytest.LogCaptureFixture
 ) -> None:
     kafka = apache_kafka_factory(nodes=3)

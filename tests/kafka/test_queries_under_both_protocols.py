@@ -71,7 +71,7 @@ def test_a_query_changes_to_the_consumer_protocol_and_back_and_keeps_its_seats_a
     assert sum(committed(server, group, topic, PARTITIONS).values()) == sent
 
 
-def test_a_query_that_was_killed_has_its_partitions_again_long_before_its_session_is_over_and_nobody_notices(
+def test_a_query_that_was_killed_has_its_partitions_again_long_before_its_session_is_over_without_a_rebalance(
     apache_kafka: ApacheKafka, topic: str, group: str, group_protocol: str
 ) -> None:
     server = apache_kafka.bootstrap_servers
@@ -128,7 +128,7 @@ def test_seats_leave_though_the_query_comes_back_with_another_client_id(
         assert list(assignment_by_instance(apache_kafka, group)) == [f"{group}-0"]
 
 
-def test_the_checkpoint_says_under_the_consumer_protocol_which_member_owns_what(
+def test_the_checkpoint_names_under_the_consumer_protocol_the_owner_of_each_partition(
     apache_kafka: ApacheKafka, topic: str, group: str, group_protocol: str
 ) -> None:
     server = apache_kafka.bootstrap_servers

@@ -102,7 +102,7 @@ def test_a_driver_hears_in_which_rack_the_home_of_a_seat_is(three_racks: ApacheK
         assert home.executor.rack == "rack-2"
 
 
-def test_seats_get_what_has_a_replica_in_their_rack_and_another_rack_counts_from_the_next_rebalance_on(
+def test_seats_get_partitions_with_a_replica_in_their_rack_and_another_rack_counts_from_the_next_rebalance_on(
     three_racks: ApacheKafka,
 ) -> None:
     topic = new_topic(three_racks, [[1], [2], [3], [1], [2], [3]])

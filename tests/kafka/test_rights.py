@@ -89,7 +89,7 @@ def test_a_batch_read_needs_no_right_to_a_group(secured_kafka: SecuredKafka, top
     assert sum(rows.num_rows for ticket in batch.partitions() for rows in batch.read(ticket)) == RECORDS
 
 
-def test_without_the_groups_settings_a_member_under_the_consumer_protocol_works_and_says_what_to_grant(
+def test_without_the_groups_settings_a_member_under_the_consumer_protocol_works_and_names_the_operation_to_grant(
     secured_kafka: SecuredKafka, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     lacking = f"session timeout of group '{topic}', so it is taken for the default, 45 s: DescribeConfigs failed with"
@@ -107,7 +107,7 @@ def test_without_the_groups_settings_a_member_under_the_consumer_protocol_works_
     scenario()
 
 
-def test_without_the_brokers_settings_seats_keep_its_member_ids_and_say_what_to_grant(
+def test_without_the_brokers_settings_seats_keep_its_member_ids_and_name_the_operation_to_grant(
     secured_kafka: SecuredKafka, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     @on_a_loop

@@ -508,7 +508,9 @@ def test_a_wrong_security_protocol_is_named_within_the_bound(secured_kafka: Secu
     scenario()
 
 
-def test_a_user_without_permission_reads_what_to_grant(secured_kafka: SecuredKafka, topic: str, group: str) -> None:
+def test_a_user_without_permission_reads_which_operation_to_grant(
+    secured_kafka: SecuredKafka, topic: str, group: str
+) -> None:
     bob = load_security(login(secured_kafka, username=BOB, password=PASSWORDS[BOB]))
     error = failure_of(secured_kafka, "SASL_SSL", bob, topic, group)
     assert isinstance(error, UnknownTopic)

@@ -90,7 +90,7 @@ def test_seat_servers_end_with_a_sidecar_that_was_killed(query: Query, executor:
     await_gone([server], 10)
 
 
-def test_a_sidecar_that_nobody_asks_ends(apache_kafka: ApacheKafka, topic: str, executor: Executor) -> None:
+def test_a_sidecar_without_requests_ends(apache_kafka: ApacheKafka, topic: str, executor: Executor) -> None:
     with Query(apache_kafka.bootstrap_servers, topic, {"seat-0": [0]}, idle_ms=1_000) as query:
         pids, folder = begun(query, executor), query.place(executor).folder
         await_gone(pids)
@@ -162,7 +162,7 @@ def test_the_key_of_a_killed_driver_goes_with_the_last_sidecar_beside_it_and_not
 # ------------------------------------------------------------------------------------------- unauthenticated peers
 
 
-def test_unauthenticated_peers_learn_nothing_and_disturb_nobody(query: Query, executor: Executor) -> None:
+def test_unauthenticated_peers_are_hung_up_on_and_reads_go_on_beside_them(query: Query, executor: Executor) -> None:
     begun(query, executor)
     place = query.place(executor)
     half_open = [unix(place.socket) for _ in range(2 * SIDECAR_UNAUTHENTICATED_MAX)]
@@ -235,7 +235,7 @@ def test_a_peer_is_known_by_its_user(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not peer_is_us(ours)
 
 
-def test_a_folder_of_somebody_else_is_not_used(
+def test_a_folder_of_another_user_is_not_used(
     query: Query, executor: Executor, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = query.place(executor).folder

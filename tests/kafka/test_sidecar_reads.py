@@ -125,12 +125,12 @@ def test_a_ticket_travels_and_is_read_again_with_the_same_rows(one_seat: Query, 
     assert sorted(one_seat.run(executor, spans(2_000, 3_000))) == directly(one_seat, 2_000, 3_000)
 
 
-def test_offsets_that_nobody_reads_are_skipped(one_seat: Query, executor: Executor) -> None:
+def test_offsets_that_no_task_reads_are_skipped(one_seat: Query, executor: Executor) -> None:
     for first, end in ((0, 100), (150, 300), (20_000, 20_100), (5, 50)):  # a little ahead, far ahead, back
         assert sorted(one_seat.run(executor, spans(first, end))) == directly(one_seat, first, end)
 
 
-def test_a_worker_that_stops_early_costs_nobody_a_row(one_seat: Query, executor: Executor) -> None:
+def test_a_worker_that_stops_early_costs_no_other_worker_a_row(one_seat: Query, executor: Executor) -> None:
     (ticket,) = one_seat.plan(ALL)
     reading = read_on(executor, ticket)
     next(reading)
@@ -150,7 +150,7 @@ def test_a_second_reader_of_a_busy_seat_reads_by_itself(one_seat: Query, executo
     wait_for(lambda: one_seat.registry.counts().direct_reads == 1, "the second reader to be counted", 10)
 
 
-def test_partitions_that_stay_keep_what_was_fetched(query: Query, executor: Executor) -> None:
+def test_partitions_that_stay_keep_their_fetched_records(query: Query, executor: Executor) -> None:
     query.run(executor, spans(0, 100))
     query.run(executor, spans(100, 200))
     query.owned |= {"seat-0": [0], "seat-1": [1, 2, 3]}
@@ -256,7 +256,7 @@ def test_a_seat_that_has_moved_has_no_server_any_more(query: Query, executor: Ex
 # ------------------------------------------------------------------------------------- seats that are not fetched ahead
 
 
-def test_with_librdkafka_nothing_is_fetched_ahead_and_workers_read_directly(
+def test_with_librdkafka_no_record_is_fetched_ahead_and_workers_read_directly(
     apache_kafka: ApacheKafka, topic: str, executor: Executor
 ) -> None:
     seats = {"seat-0": [0, 1], "seat-1": [2, 3]}
@@ -308,7 +308,9 @@ def sharing(apache_kafka: ApacheKafka, topic: str) -> Iterator[Query]:
         yield query
 
 
-def test_a_guest_gets_from_the_home_what_was_fetched_ahead_there(sharing: Query, executor: Executor) -> None:
+def test_a_guest_gets_from_the_home_the_records_that_were_fetched_ahead_there(
+    sharing: Query, executor: Executor
+) -> None:
     with sleeping_executor("2") as other:
         guest = replace(other, warm=False)
         assert sorted(sharing.run(executor, spans(0, 500))) == directly(sharing, 0, 500)
@@ -346,7 +348,7 @@ def test_without_a_sidecar_the_worker_asks_and_reads_by_itself(
     assert sidecars_of(query, executor) == []
 
 
-def test_a_fixed_ticket_needs_no_registry_and_a_late_one_says_what_is_wrong(
+def test_a_fixed_ticket_needs_no_registry_and_a_late_one_without_it_is_refused_with_the_reason(
     query: Query, executor: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fixed = query.plan(spans(0, 100))
@@ -396,7 +398,7 @@ def test_a_folder_may_lie_deeper_than_a_sockets_name_is_long(
 # --------------------------------------------------------------------------------------------------- killed mid-read
 
 
-def test_a_seats_server_killed_in_the_midst_of_a_read_loses_nothing(one_seat: Query, executor: Executor) -> None:
+def test_a_seats_server_killed_in_the_midst_of_a_read_loses_no_record(one_seat: Query, executor: Executor) -> None:
     list(read_on(executor, one_seat.plan(spans(0, 10))[0]))
     (sidecar,) = sidecars_of(one_seat, executor)
     (server,) = seat_servers_of(sidecar)
@@ -416,7 +418,7 @@ def test_a_seats_server_killed_in_the_midst_of_a_read_loses_nothing(one_seat: Qu
     wait_for(lambda: ready(one_seat) > before, "rows that the new server had ready", 10)
 
 
-def test_a_seats_server_that_hangs_loses_nothing_and_is_replaced(one_seat: Query, executor: Executor) -> None:
+def test_a_seats_server_that_hangs_loses_no_record_and_is_replaced(one_seat: Query, executor: Executor) -> None:
     list(read_on(executor, one_seat.plan(spans(0, 10))[0]))
     (sidecar,) = sidecars_of(one_seat, executor)
     (server,) = seat_servers_of(sidecar)
@@ -428,7 +430,7 @@ def test_a_seats_server_that_hangs_loses_nothing_and_is_replaced(one_seat: Query
     wait_for(lambda: one_seat.registry.counts().warm_reads == reads + 1, "the new server to have served it", 10)
 
 
-def test_a_sidecar_killed_in_the_midst_of_a_read_loses_nothing_and_is_replaced(
+def test_a_sidecar_killed_in_the_midst_of_a_read_loses_no_record_and_is_replaced(
     one_seat: Query, executor: Executor
 ) -> None:
     list(read_on(executor, one_seat.plan(spans(0, 10))[0]))
@@ -473,7 +475,7 @@ def test_two_queries_have_a_sidecar_each(query: Query, one_seat: Query, executor
     assert len({*sidecars_of(query, executor), *sidecars_of(one_seat, executor)}) == 2
 
 
-def test_a_thousand_batches_leak_nothing(query: Query, executor: Executor) -> None:
+def test_a_thousand_batches_leak_no_descriptors_and_no_memory(query: Query, executor: Executor) -> None:
     def used() -> list[tuple[int, int]]:
         """Descriptors and KB of this process, the sidecar and its seat servers."""
         (sidecar,) = sidecars_of(query, executor)

@@ -156,7 +156,7 @@ def test_seats_that_join_and_leave_while_the_query_runs_cost_one_rebalance_each_
     query.assert_read_once()
 
 
-def test_a_member_that_joins_before_old_seats_leave_reads_nothing_of_their_batch(apache_kafka: ApacheKafka) -> None:
+def test_a_member_that_joins_before_old_seats_leave_reads_no_record_of_their_batch(apache_kafka: ApacheKafka) -> None:
     """1. A batch is done and not committed. 2. Three of six seats are back, into a stable group. 3. A member joins."""
     query = Query(apache_kafka)
     group = f"of-{query.topic}"

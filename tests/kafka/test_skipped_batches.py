@@ -8,7 +8,7 @@ from harness.waiting import wait_for
 from spark_kgroup.testing import ApacheKafka
 
 RECORDS = 30
-WARNING = f"A batch of {RECORDS} offsets is done, and no task has read anything of it."
+WARNING = f"A batch of {RECORDS} offsets is done, and no task has read a record of it."
 
 
 @pytest.mark.parametrize("skipped", [True, False])

@@ -146,9 +146,7 @@ def test_topics_start_where_a_word_for_each_says_and_one_that_appears_later_at_i
 
 
 @pytest.mark.parametrize("start", ["timestamps", "one timestamp"])
-def test_a_query_without_a_record_so_young_fails_or_reads_what_comes_later(
-    apache_kafka: ApacheKafka, start: str
-) -> None:
+def test_a_query_without_a_record_so_young_fails_or_reads_later_records(apache_kafka: ApacheKafka, start: str) -> None:
     def story(subscribe: str) -> None:
         topic = topic_with(apache_kafka, {0: "oy", 1: "oo"})
         by_partition = {"startingOffsetsByTimestamp": json.dumps({topic: dict.fromkeys("01", YOUNG_MS)})}

@@ -119,7 +119,7 @@ def test_members_under_the_consumer_protocol_are_removed_too(
     wait_for_halves(members["a"], dynamic, topic)
 
 
-def test_a_group_that_is_not_there_has_nobody_to_remove(remove: Remove, group: str) -> None:
+def test_a_group_that_is_not_there_has_no_member_to_remove(remove: Remove, group: str) -> None:
     done = remove("--instance-id", "a")
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()

@@ -98,7 +98,7 @@ def test_no_seat_fetches_ahead_of_a_partition_at_its_stop(
     assert owned_by_batch[-1] == {1: 2, 2: 0}
 
 
-def test_deleterecords_at_a_stop_loses_nothing_also_before_a_restart(
+def test_deleterecords_at_a_stop_loses_no_record_also_before_a_restart(
     apache_kafka: ApacheKafka, new_topic: MakeTopic
 ) -> None:
     topic, group = new_topic(len(HOURS)), f"group-{uuid4().hex[:8]}"

@@ -113,7 +113,9 @@ def test_each_record_is_read_once_if_no_topic_goes_before_it_is_read(apache_kafk
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_nothing_fails_and_nothing_is_read_twice_whatever_goes(apache_kafka: ApacheKafka, seed: int) -> None:
+def test_no_query_fails_and_no_record_is_read_twice_whichever_topics_come_and_go(
+    apache_kafka: ApacheKafka, seed: int
+) -> None:
     chance = random.Random(seed)
     topics = Topics(apache_kafka, chance)
     query, names = topics.query(), [f"{topics.prefix}-{number}" for number in range(4)]

@@ -115,7 +115,9 @@ def test_a_name_that_librdkafka_cannot_show_is_an_error_that_names_the_record(
 
 
 @both_readers
-def test_headers_that_nobody_asks_for_may_have_any_name(apache_kafka: ApacheKafka, odd_names: str, reader: str) -> None:
+def test_headers_that_are_not_asked_for_may_have_any_name(
+    apache_kafka: ApacheKafka, odd_names: str, reader: str
+) -> None:
     assert len(Reads(apache_kafka, odd_names).rows(reader)) == len(ODD_NAMES)
 
 
@@ -182,7 +184,7 @@ def test_a_timestamp_that_spark_cannot_hold_is_an_error_only_for_who_asks_for_it
 
 
 @pytest.mark.parametrize("reader", ["native", "librdkafka"])
-def test_a_sidecar_reads_on_over_a_timestamp_that_nobody_asks_for(
+def test_a_sidecar_reads_on_over_a_timestamp_that_is_not_asked_for(
     apache_kafka: ApacheKafka, far_timestamp: str, executor: Executor, reader: str
 ) -> None:
     group = f"group-{far_timestamp}-{reader}"

@@ -202,7 +202,7 @@ def install(wheel: Path, python: Path, *options: str, **environment: str) -> Non
 
 
 def asked_for_a_python(python: Path, **environment: str) -> list[str]:
-    """What `pyspark_kgroup.python()` returns there, and that Python's own name."""
+    """The path that `pyspark_kgroup.python()` returns there, and that Python's own name."""
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [python, "-P", "-c", PYTHON], env=clean | environment, capture_output=True, text=True, check=True

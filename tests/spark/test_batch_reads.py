@@ -137,7 +137,7 @@ def test_timestamps_bound_a_read(apache_kafka: ApacheKafka, read: Read, new_topi
     assert places(read(topic, startingTimestamp=late, startingOffsetsByTimestampStrategy="latest")) == []
 
 
-def test_committed_starts_where_the_group_stands_and_commits_nothing(
+def test_committed_starts_where_the_group_stands_and_commits_no_offset(
     apache_kafka: ApacheKafka, read: Read, topic: str, group: str
 ) -> None:
     config = {"bootstrap.servers": apache_kafka.bootstrap_servers, "group.id": group}

@@ -80,7 +80,7 @@ def test_a_query_repeats_the_batches_whose_logs_were_deleted(
 
 
 @pytest.mark.usefixtures("class_archive")
-def test_a_crash_that_loses_the_newest_checkpoint_files_skips_nothing(
+def test_a_crash_that_loses_the_newest_checkpoint_files_skips_no_record(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
     """1. A batch is in Spark's logs, and committed. 2. The machine dies before its disk has the newest files."""

@@ -67,7 +67,7 @@ def test_records_deleted_between_plan_and_read_fail_the_query_or_are_skipped(
     assert numbers(collected, topic) == [*range(20), *range(40, 65)]
 
 
-def test_a_topic_deleted_during_a_query_fails_it_and_costs_the_others_nothing(
+def test_a_topic_deleted_during_a_query_fails_it_and_costs_other_topics_no_record(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
     gone, there, server = new_topic(2), new_topic(2), apache_kafka.bootstrap_servers

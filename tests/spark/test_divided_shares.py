@@ -20,7 +20,7 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def test_a_batch_has_as_many_tasks_as_asked_and_the_group_is_what_it_was(
+def test_a_batch_has_as_many_tasks_as_asked_and_the_group_stays_as_it_was(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
     topic, server = new_topic(PARTITIONS), apache_kafka.bootstrap_servers

@@ -80,7 +80,7 @@ def assert_one_clear_error(spark: SparkSession, read: dict[str, str], tmp_path: 
 
 
 @pytest.mark.parametrize("odd_server", [http, garbage_in_a_frame])
-def test_a_restart_with_a_wrong_address_fails_and_loses_nothing(
+def test_a_restart_with_a_wrong_address_fails_and_loses_no_record(
     spark: SparkSession,
     apache_kafka: ApacheKafka,
     new_topic: NewTopic,

@@ -55,7 +55,7 @@ def test_quickstart_prints_each_record_once_over_two_runs(
     assert len((EXAMPLES / "quickstart.py").read_text().splitlines()) <= 25
 
 
-def test_flights_counts_what_pandas_counts(example: Example, apache_kafka: ApacheKafka, group: str) -> None:
+def test_flights_counts_as_pandas_counts(example: Example, apache_kafka: ApacheKafka, group: str) -> None:
     arguments = ["--bootstrap-server", apache_kafka.bootstrap_servers, "--topic", group, "--group", group]
     code, output = example.run("flights.py", *arguments, "--rows", "3000", "--rows-per-batch", "1500")
     assert code == 0, output
@@ -80,7 +80,7 @@ def test_flights_fails_if_the_numbers_differ(
     arguments = ["--bootstrap-server", apache_kafka.bootstrap_servers, "--topic", topic, "--group", group]
     code, output = example.run("flights.py", *arguments, "--rows", "50")
     assert code == 1
-    assert f"Topic {topic} already holds 50 records" in output
+    assert f"Topic {topic} already holds all 50 records" in output
     assert "flights.py: Spark's aggregate is not the one that pandas computes" in output
     assert "≠" in output
 
@@ -181,7 +181,7 @@ def test_the_notebook_installs_this_version() -> None:
     assert f"spark_kgroup-{version('spark-kgroup')}-py3-none-any.whl" in NOTEBOOK
 
 
-def test_the_notebook_logs_in_with_what_the_secret_scope_holds(
+def test_the_notebook_logs_in_with_the_credentials_of_the_secret_scope(
     secured_kafka: "SecuredKafka", flights: ModuleType
 ) -> None:
     widgets = {"security": "SASL_SSL", "ca": secured_kafka.ca_location}

@@ -54,7 +54,7 @@ def test_an_idle_query_is_fenced_within_a_heartbeat(
 
 
 @pytest.mark.usefixtures("group_protocol")
-def test_a_query_that_is_fenced_inside_a_batch_commits_nothing_more(
+def test_a_query_that_is_fenced_inside_a_batch_commits_no_more_offsets(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
     topic = new_topic(2)

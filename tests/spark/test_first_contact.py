@@ -101,7 +101,7 @@ def test_a_schema_of_the_users_own_is_refused_in_brief(
 
 
 @pytest.mark.parametrize("unfinished", [False, True], ids=["all batches done", "one batch unfinished"])
-def test_a_checkpoint_of_the_built_in_source_is_named_as_what_it_is(
+def test_a_checkpoint_of_the_built_in_source_is_named_as_such(
     spark: SparkSession,
     apache_kafka: ApacheKafka,
     new_topic: NewTopic,

@@ -41,7 +41,7 @@ def shared_and_known(kafka: ApacheKafka, group: str, topic: str, peer: Sharing, 
     assert at_rest()
 
 
-def test_a_driver_killed_and_back_within_the_session_moves_nothing(
+def test_a_driver_killed_and_back_within_the_session_moves_no_partition(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path, group_protocol: str
 ) -> None:
     topic, server = new_topic(4), apache_kafka.bootstrap_servers

@@ -194,7 +194,7 @@ WINDOW = 20
 """The last batches of each, in which use is measured."""
 
 
-def test_tiny_batches_leave_nothing_behind(
+def test_tiny_batches_leave_no_memory_behind(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
     topic, server = new_topic(2), apache_kafka.bootstrap_servers

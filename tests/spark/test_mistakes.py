@@ -26,7 +26,7 @@ Other tests have, beside them:
     35 spark/test_fenced.py::test_an_idle_query_is_fenced_within_a_heartbeat
     36 spark/test_first_contact.py::test_a_start_warns_of_idle_seats_of_a_start_at_the_end_and_of_another_checkpoint
     37 spark/test_first_contact.py::test_a_start_warns_of_idle_seats_of_a_start_at_the_end_and_of_another_checkpoint
-    38 spark/test_first_contact.py::test_a_checkpoint_of_the_built_in_source_is_named_as_what_it_is
+    38 spark/test_first_contact.py::test_a_checkpoint_of_the_built_in_source_is_named_as_such
     40 spark/test_first_contact.py::test_register_warns_of_an_environment_that_was_not_activated
     41 spark/test_security.py::test_a_query_that_is_refused_fails_with_one_clear_error
 
@@ -138,7 +138,7 @@ def test_a_port_without_a_broker_ends_in_time_with_the_option_to_check(
     )
 
 
-def test_a_listener_that_expects_something_else_ends_in_time_with_the_security_protocol(
+def test_a_query_to_a_listener_of_another_security_protocol_ends_in_time_and_names_the_protocol(
     stream: Stream, apache_kafka: ApacheKafka, secured_kafka: "SecuredKafka"
 ) -> None:
     tls = {"kafka.security.protocol": "SSL", "kafka.ssl.ca.pem": secured_kafka.ca_pem}
@@ -174,7 +174,7 @@ def test_a_port_that_does_not_speak_plain_kafka_ends_at_once_with_the_options_to
 # --------------------------------------------------------------------------------------------- 41: access rights
 
 
-def test_a_wrong_password_or_a_right_that_lacks_ends_in_time_with_what_to_change(
+def test_a_wrong_password_or_a_right_that_lacks_ends_in_time_with_the_change_to_make(
     stream: Stream, secured_kafka: "SecuredKafka", group: str
 ) -> None:
     topic, server = f"topic-{uuid4().hex[:8]}", secured_kafka.bootstrap("SASL_SSL")

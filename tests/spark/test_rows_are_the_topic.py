@@ -46,7 +46,7 @@ def test_many_batches_while_a_producer_runs(
         assert max(map(len, collected.batches.values())) <= more["maxOffsetsPerTrigger"]
 
 
-def test_no_file_is_empty_beside_others_of_its_batch(
+def test_no_file_is_empty_beside_other_files_of_its_batch(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
     """Late tickets may have no range to read. For an empty first one Spark's file writer would make a file."""

@@ -49,7 +49,7 @@ def test_a_consumer_of_another_library_joins_and_leaves_while_batches_run(
     assert set(ours) | set(peer.rows) == contents(server, topic).keys(), "a gap"
 
 
-def test_nothing_moves_while_a_batch_is_being_read(
+def test_no_partition_moves_while_a_batch_is_being_read(
     spark: SparkSession,
     apache_kafka: ApacheKafka,
     new_topic: NewTopic,
@@ -119,7 +119,7 @@ def test_a_second_query_with_another_prefix_joins_and_its_seats_expire(
     assert len(first) + len(second) == producing.sent + 100
 
 
-def test_a_partition_added_mid_stream_is_read_from_earliest_and_moves_nothing_else(
+def test_a_partition_added_mid_stream_is_read_from_earliest_and_moves_no_other_partition(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
     topic = new_topic(4)
@@ -144,7 +144,7 @@ def test_a_partition_added_mid_stream_is_read_from_earliest_and_moves_nothing_el
 
 
 @pytest.mark.usefixtures("group_protocol")
-def test_a_restart_within_the_session_moves_nothing(
+def test_a_restart_within_the_session_moves_no_partition(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
     topic = new_topic(6)

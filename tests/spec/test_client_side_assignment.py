@@ -74,7 +74,7 @@ def test_a_join_offers_every_assignor_in_order_of_preference_each_with_metadata_
     assert [offered.name for offered in message.protocols] == ["range", "roundrobin"]
 
 
-def test_a_member_without_an_assignor_that_all_others_have_is_rejected_and_ends() -> None:
+def test_a_member_without_an_assignor_that_all_other_members_have_is_rejected_and_ends() -> None:
     driver = Driver().into(State.JOINING)
     failed = only(driver.answer_join(error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL), contract.Failed)
     assert isinstance(failed.error, GroupRejected)
@@ -96,7 +96,7 @@ def test_a_leader_runs_the_assignor_that_the_coordinator_chose_over_the_metadata
     assert work.assignor == "sticky"
 
 
-def test_a_leader_that_offers_several_syncs_what_the_chosen_one_of_them_assigns() -> None:
+def test_a_leader_that_offers_several_syncs_the_assignment_of_the_chosen_one() -> None:
     @on_a_loop
     async def scenario() -> None:
         coordinator = Coordinator(protocol="first-takes-all")
@@ -112,7 +112,7 @@ def test_a_leader_that_offers_several_syncs_what_the_chosen_one_of_them_assigns(
     scenario()
 
 
-def test_a_follower_is_told_of_no_members_and_assigns_nothing() -> None:
+def test_a_follower_is_told_of_no_members_and_assigns_no_partitions() -> None:
     driver = Driver().into(State.JOINING)
     effects = driver.answer_join(leader="somebody")
     assert none_of(effects, contract.ComputeAssignment)
@@ -174,7 +174,7 @@ def test_the_generation_is_the_last_one_until_the_next_is_complete_so_commits_of
     assert driver.machine.identity.generation == 2
 
 
-def test_a_group_whose_leader_goes_before_it_has_assigned_gets_a_new_one_and_everybody_a_share() -> None:
+def test_a_group_whose_leader_goes_before_it_has_assigned_gets_a_new_one_and_each_member_a_share() -> None:
     """ "Leader Failures" as well: its session ends, all join again, and another one is elected."""
     world = groups.at_rest(static=3)
     leader = groups.leader_of(world)
@@ -216,7 +216,7 @@ def test_metadata_of_the_proposal_s_own_version_is_read() -> None:
     assert decode_subscription(b"\0\0" + b"\0\0\0\1\0\1a" + b"\xff\xff\xff\xff") == Subscription(topics=("a",))
 
 
-def test_deviates_a_leader_whose_topics_have_changed_has_everybody_join_instead_of_sending_a_sync_alone() -> None:
+def test_deviates_a_leader_whose_topics_have_changed_has_all_members_join_instead_of_sending_a_sync_alone() -> None:
     """Case 4.a, and "Topic Metadata Change", let it compute and sync within the generation.
 
     Brokers answer such a sync with the present assignment: Kafka's client joins, and so do we.
@@ -230,7 +230,7 @@ def test_deviates_a_leader_whose_topics_have_changed_has_everybody_join_instead_
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_members_are_assigned_only_what_they_subscribe_however_their_subscriptions_differ(name: str) -> None:
+def test_members_are_assigned_only_subscribed_topics_however_their_subscriptions_differ(name: str) -> None:
     """ "Rolling Upgrades", 1: so a new version may subscribe to other topics than the old one."""
     wanted = {"old": ("a",), "new": ("a", "b"), "odd": ("b", "gone")}
     members = [
@@ -269,7 +269,7 @@ def test_1_a_join_that_the_failed_coordinator_did_not_answer_is_sent_to_the_next
     assert request_in(driver.take(contract.Connected())) == before
 
 
-def test_2_a_sync_that_is_aborted_since_others_still_join_becomes_a_join() -> None:
+def test_2_a_sync_that_is_aborted_since_other_members_still_join_becomes_a_join() -> None:
     driver = Driver().into(State.STABLE)
     driver.rebalance_and_join()
     request = request_in(driver.answer_sync(error=ErrorCode.REBALANCE_IN_PROGRESS))
@@ -293,7 +293,7 @@ def test_deviates_3_and_4_a_sync_that_was_not_answered_becomes_a_join_that_asks_
 
 
 @pytest.mark.parametrize("error", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR])
-def test_a_coordinator_that_is_not_ready_is_asked_again_and_nothing_is_lost(error: ErrorCode) -> None:
+def test_a_coordinator_that_is_not_ready_is_asked_again_and_no_partition_is_lost(error: ErrorCode) -> None:
     """ "Coordinator State Machine", Initialize."""
     driver = Driver().into(State.STABLE)
     driver.after(HEARTBEAT_MS)
@@ -311,7 +311,7 @@ def test_a_coordinator_that_is_not_ready_is_asked_again_and_nothing_is_lost(erro
 
 
 @pytest.mark.parametrize("name", ["Raising", "Missing"])
-def test_deviates_a_leader_whose_assignor_fails_leaves_all_what_they_claim_and_ends_alone(name: str) -> None:
+def test_deviates_a_leader_whose_assignor_fails_leaves_all_members_their_claims_and_ends_alone(name: str) -> None:
     """ "Assignment Failure" sends an error to all.
 
     SyncGroup came without a field for it: the leader's user is told, and the other members go on with their partitions

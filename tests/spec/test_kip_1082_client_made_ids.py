@@ -35,7 +35,7 @@ def test_a_member_id_is_a_version_4_uuid_in_base64_that_no_tool_takes_for_an_opt
 
 
 @pytest.mark.parametrize("reserved", [UUID(int=0), UUID(int=1)], ids=["ZERO_UUID", "ONE_UUID"])
-def test_a_reserved_uuid_is_no_member_id_whatever_the_random_source_gives(reserved: UUID) -> None:
+def test_a_reserved_uuid_is_no_member_id_though_the_random_source_gives_it(reserved: UUID) -> None:
     drawn = new_member_id(lambda count: reserved.bytes[:count])
     assert UUID(bytes=base64.urlsafe_b64decode(drawn + "==")) != reserved
 

@@ -77,7 +77,7 @@ def test_a_new_static_member_makes_the_group_rebalance_and_gets_its_share() -> N
     assert len(groups.shares(world)["seat-3"]) in (2, 3)
 
 
-def test_a_static_member_that_is_away_for_its_session_is_replaced_by_the_others_and_not_before() -> None:
+def test_a_static_member_that_is_away_for_its_session_is_replaced_by_other_members_and_not_before() -> None:
     """ "Background": the third reason. "Rolling Bounce": no member is removed but for its session."""
     world = groups.at_rest(static=3)
     before, generation = groups.shares(world), world.coordinator.generation
@@ -91,7 +91,7 @@ def test_a_static_member_that_is_away_for_its_session_is_replaced_by_the_others_
     assert all(before[name] <= share for name, share in groups.shares(world).items())
 
 
-def test_members_that_are_removed_by_instance_id_leave_their_partitions_to_the_others_within_seconds() -> None:
+def test_members_that_are_removed_by_instance_id_leave_their_partitions_to_other_members_within_seconds() -> None:
     """ "Background": the fourth reason. "Scale Down" and RemoveMemberFromGroup: sooner than by their sessions."""
     world = groups.at_rest(static=4)
     answers: list[Response] = []
@@ -193,7 +193,9 @@ def test_a_static_member_first_joins_with_its_instance_id_and_no_member_id() -> 
 
 
 @pytest.mark.parametrize("state", [State.JOINING, State.ASSIGNING, State.SYNCING, State.STABLE, State.REVOKING])
-def test_a_static_member_that_goes_offline_says_nothing_and_leaves_its_seat_to_the_session(state: State) -> None:
+def test_a_static_member_that_goes_offline_sends_no_leave_request_and_leaves_its_seat_to_the_session(
+    state: State,
+) -> None:
     driver = Driver().into(state)
     assert driver.take(contract.Close()) == []
 
@@ -219,7 +221,7 @@ def test_range_assigns_the_same_before_and_after_the_restart_of_the_example() ->
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("partitions", [7, 10])
-def test_a_static_member_that_has_a_new_member_id_is_assigned_what_it_had(name: str, partitions: int) -> None:
+def test_a_static_member_that_has_a_new_member_id_is_assigned_its_former_partitions(name: str, partitions: int) -> None:
     """Its instance id is the first key by which members are sorted, so a sticky one need not even make a claim."""
     topics = {"orders": TopicDescription(name="orders", topic_id=None, partition_count=partitions)}
     before = assignor(name).assign([member(f"m{k}", f"seat-{k}") for k in range(4)], topics)
@@ -404,7 +406,7 @@ def into_joining_with_unclaimed() -> Driver:
     return driver
 
 
-def test_a_lagging_static_member_joins_after_a_generation_without_it_and_loses_what_nobody_knew_it_had() -> None:
+def test_a_lagging_static_member_joins_after_a_generation_without_it_and_loses_its_unclaimed_partitions() -> None:
     """The rebalance timeout removes no static member.
 
     1. It is assigned 0 and 1. 2. It cannot rejoin in time and stays, with an empty claim. 3. The leader may give 0 and
@@ -417,7 +419,7 @@ def test_a_lagging_static_member_joins_after_a_generation_without_it_and_loses_w
     assert only(driver.answer_sync(1), contract.Assigned).added == parts(1), "what comes back is adopted anew"
 
 
-def test_a_lagging_static_member_keeps_what_its_last_join_claimed() -> None:
+def test_a_lagging_static_member_keeps_the_partitions_that_its_last_join_claimed() -> None:
     driver = Driver().into(State.STABLE)
     driver.rebalance_to(0, 1, 2)  # the join claimed 0 and 1
     driver.take(contract.RejoinWanted(reason="test"))
@@ -426,13 +428,13 @@ def test_a_lagging_static_member_keeps_what_its_last_join_claimed() -> None:
     assert driver.machine.owned == parts(0, 1)
 
 
-def test_a_static_member_that_missed_no_generation_loses_nothing() -> None:
+def test_a_static_member_that_missed_no_generation_loses_no_partition() -> None:
     driver = into_joining_with_unclaimed()
     assert none_of(driver.answer_join(generation=2), contract.Lost)
     assert driver.machine.owned == parts(0, 1)
 
 
-def test_deviates_a_member_that_hears_nothing_for_a_session_loses_all_without_being_told() -> None:
+def test_deviates_a_member_without_an_answer_for_a_session_loses_all_partitions_without_being_told() -> None:
     """A session that is over is the one reason for which members are removed.
 
     The KIP, and Kafka's client, leave it to the coordinator to say so. There may be no coordinator to say it, and other
@@ -451,7 +453,7 @@ def test_deviates_a_member_that_hears_nothing_for_a_session_loses_all_without_be
 # ---------------------------------------------------------------------------- "Fault-tolerance of Static Membership"
 
 
-def test_a_coordinator_that_takes_over_knows_the_static_members_and_nothing_moves() -> None:
+def test_a_coordinator_that_takes_over_knows_the_static_members_and_no_partition_moves() -> None:
     world = groups.at_rest(static=3)
     before, generation = groups.shares(world), world.coordinator.generation
     world.fail_over()

@@ -43,14 +43,14 @@ def restarted_with_another_subscription() -> Driver:
     return driver
 
 
-def test_1a_what_is_no_longer_subscribed_is_revoked_and_the_join_after_that_claims_the_rest() -> None:
+def test_1a_partitions_no_longer_subscribed_are_revoked_and_the_join_after_that_claims_the_rest() -> None:
     driver = restarted_with_another_subscription()
     assert driver.machine.to_give_up == parts(0, topic="dropped")
     subscription = claim(request_in(driver.take(contract.GaveUp(partitions=parts(0, topic="dropped")))))
     assert (subscription.topics, subscription.owned, subscription.generation) == (("orders",), parts(0), 4)
 
 
-def test_deviates_1a_what_is_no_longer_subscribed_is_claimed_until_nobody_reads_it_here() -> None:
+def test_deviates_1a_partitions_no_longer_subscribed_are_claimed_until_their_batch_here_is_done() -> None:
     """The KIP revokes before each such join.
 
     Work that an earlier process began may still read an unsubscribed partition. It goes when that work is done, and
@@ -101,7 +101,7 @@ def test_1c_a_member_told_of_a_rebalance_joins_at_once_and_claims_all_that_it_ow
     assert driver.state is State.JOINING
 
 
-def test_1c_a_join_claims_what_is_owned_and_with_kip_792_the_generation_that_assigned_it() -> None:
+def test_1c_a_join_claims_the_owned_partitions_and_with_kip_792_the_generation_that_assigned_them() -> None:
     driver = Driver().into(State.STABLE)
     request = request_in(driver.take(contract.RejoinWanted(reason="because")))
     assert isinstance(request, contract.JoinRequest)
@@ -147,7 +147,7 @@ def lost_by_commit(driver: Driver, error: int) -> list[contract.Effect]:
 
 
 @pytest.mark.parametrize("where", [lost_joining, lost_syncing, lost_by_heartbeat, lost_by_commit])
-def test_1d_a_member_that_the_group_does_not_know_loses_all_at_once_and_joins_with_nothing(where: Where) -> None:
+def test_1d_a_member_that_the_group_does_not_know_loses_all_at_once_and_joins_without_a_claim(where: Where) -> None:
     driver = Driver().into(State.STABLE)
     effects = where(driver, ErrorCode.UNKNOWN_MEMBER_ID)
     assert [type(effect) for effect in effects] == [contract.Lost, contract.Rejoining, contract.Send]
@@ -160,7 +160,7 @@ def test_1d_a_member_that_the_group_does_not_know_loses_all_at_once_and_joins_wi
 
 @pytest.mark.parametrize("where", [lost_joining, lost_by_heartbeat, lost_by_commit])
 @pytest.mark.parametrize("assignor", [COOPERATIVE, EAGER])
-def test_1d_a_member_that_fell_behind_keeps_its_id_and_loses_what_its_last_join_did_not_claim(
+def test_1d_a_member_that_fell_behind_keeps_its_id_and_loses_the_partitions_its_last_join_did_not_claim(
     where: Where, assignor: Assignor
 ) -> None:
     """The KIP's "correspondingly" tells two errors apart: ILLEGAL_GENERATION resets the generation alone."""
@@ -175,7 +175,7 @@ def test_1d_a_member_that_fell_behind_keeps_its_id_and_loses_what_its_last_join_
 
 
 @pytest.mark.parametrize("where", [lost_joining, lost_syncing, lost_by_heartbeat, lost_by_commit])
-def test_deviates_1d_a_member_that_fell_behind_keeps_what_its_last_join_claimed(where: Where) -> None:
+def test_deviates_1d_a_member_that_fell_behind_keeps_the_partitions_its_last_join_claimed(where: Where) -> None:
     """The KIP loses all.
 
     1. In generation 2 we claim 0 and 1, and get 2, too. 2. A broker makes a group of type consumer a classic one, in a
@@ -200,7 +200,7 @@ def test_deviates_1d_a_member_that_fell_behind_keeps_what_its_last_join_claimed(
 # ---------------------------------------------------------------------------------------- 1.e: MEMBER_ID_REQUIRED
 
 
-def test_1e_a_dynamic_member_joins_again_with_the_id_it_is_given_and_owns_nothing_by_then() -> None:
+def test_1e_a_dynamic_member_joins_again_with_the_id_it_is_given_and_owns_no_partition_by_then() -> None:
     """KIP-394."""
     driver = Driver(instance_id=None).into(State.JOINING)
     assert driver.last_sent().identity == MemberIdentity(instance_id=None)
@@ -235,7 +235,7 @@ def orders(count: int) -> dict[str, TopicDescription]:
     return {"orders": TopicDescription(name="orders", topic_id=None, partition_count=count)}
 
 
-def test_2d_a_partition_whose_owner_changes_is_given_to_nobody_until_the_old_owner_has_revoked_it() -> None:
+def test_2d_a_partition_whose_owner_changes_is_given_to_no_member_until_the_old_owner_has_revoked_it() -> None:
     first = STICKY.assign([claiming("old", 0, 1, 2, 3), claiming("new")], orders(4))
     assert len(first["old"]) == 2
     assert first["new"] == frozenset()
@@ -244,13 +244,13 @@ def test_2d_a_partition_whose_owner_changes_is_given_to_nobody_until_the_old_own
     assert STICKY.assign([claiming("old", *kept), claiming("new")], orders(4)) == {"old": first["old"], "new": revoked}
 
 
-def test_2e_a_partition_that_nobody_owned_is_given_to_its_new_owner_at_once() -> None:
+def test_2e_a_partition_without_an_owner_is_given_to_its_new_owner_at_once() -> None:
     """It is new, or was revoked in the generation before, or its owner was eager and revoked it before it joined."""
     shares = STICKY.assign([claiming("a", 0, 1), claiming("b")], orders(4))
     assert shares == {"a": parts(0, 1), "b": parts(2, 3)}
 
 
-def test_deviates_2f_a_claimed_partition_that_does_not_exist_is_given_back_to_nobody() -> None:
+def test_deviates_2f_a_claimed_partition_that_does_not_exist_is_given_back_to_no_member() -> None:
     """The KIP lets its claimant keep it until a later rebalance. Kafka's own assignor drops it as well
     (AbstractStickyAssignorTest.testAssignmentUpdatedForDeletedTopic): it has no log to read."""
     assert STICKY.assign([claiming("a", 0, 9)], orders(1)) == {"a": parts(0)}
@@ -275,7 +275,7 @@ class Curious:
         return self.shown
 
 
-def test_2a_and_2b_the_assignor_of_the_selected_protocol_is_given_what_everybody_claims() -> None:
+def test_2a_and_2b_the_assignor_of_the_selected_protocol_is_given_the_claims_of_all_members() -> None:
     """Also "assign()": one that users have written may look at the claims, to be a bit sticky."""
     curious = Curious()
     driver = Driver(assignors=(curious,)).into(State.JOINING)
@@ -289,7 +289,7 @@ def test_2a_and_2b_the_assignor_of_the_selected_protocol_is_given_what_everybody
 # ----------------------------------------------------------------------------- 3: every member, after the SyncGroup
 
 
-def test_3a_to_3d_an_assignment_adds_what_was_not_owned_and_revokes_what_it_does_not_have() -> None:
+def test_3a_to_3d_an_assignment_adds_partitions_that_were_not_owned_and_revokes_those_it_does_not_have() -> None:
     driver = Driver().into(State.STABLE)
     assigned = only(driver.rebalance_to(1, 2, 3), contract.Assigned)
     assert (assigned.assigned, assigned.added, assigned.revoked) == (parts(1, 2, 3), parts(2, 3), parts(0))
@@ -305,7 +305,7 @@ def test_3a_a_partition_that_is_assigned_again_is_neither_added_nor_revoked() ->
     assert driver.machine.settled
 
 
-def test_3e_a_member_that_has_revoked_joins_again_at_once_and_claims_what_is_left() -> None:
+def test_3e_a_member_that_has_revoked_joins_again_at_once_and_claims_the_rest() -> None:
     driver = Driver().into(State.STABLE)
     driver.rebalance_to(1)
     effects = driver.give_up(0)
@@ -326,7 +326,7 @@ def test_deviates_3d_a_revoked_partition_is_owned_until_it_is_given_up_between_t
     assert driver.machine.to_give_up == parts(0)
 
 
-def test_3d_a_member_that_gave_up_a_part_of_what_is_revoked_does_not_join_yet() -> None:
+def test_3d_a_member_that_gave_up_a_part_of_the_revoked_partitions_does_not_join_yet() -> None:
     driver = Driver().into(State.STABLE)
     driver.rebalance_to(7)
     assert driver.give_up(0) == []
@@ -335,7 +335,7 @@ def test_3d_a_member_that_gave_up_a_part_of_what_is_revoked_does_not_join_yet() 
     assert claim(request_in(driver.give_up(1))).owned == parts(7)
 
 
-def test_deviates_3d_a_revoking_member_joins_a_new_rebalance_at_once_and_claims_what_it_still_owns() -> None:
+def test_deviates_3d_a_revoking_member_joins_a_new_rebalance_at_once_and_claims_the_partitions_it_still_owns() -> None:
     """Joins never wait for work to end. The claim keeps the partition from its next owner."""
     driver = Driver().into(State.REVOKING)
     effects = driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -351,7 +351,7 @@ def eager_holding() -> Driver:
     return Driver(assignors=(EAGER,)).into(State.STABLE)
 
 
-def test_an_eager_member_in_a_rebalance_gives_everything_up_before_it_joins_and_claims_nothing() -> None:
+def test_an_eager_member_in_a_rebalance_gives_all_partitions_up_before_it_joins_and_claims_none() -> None:
     driver = eager_holding()
     driver.after(3_000)
     effects = driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -371,7 +371,7 @@ def test_an_eager_member_asked_twice_to_rejoin_gives_everything_up_once() -> Non
     assert driver.state is State.JOINING
 
 
-def test_an_eager_member_that_owns_nothing_joins_a_rebalance_at_once() -> None:
+def test_an_eager_member_without_partitions_joins_a_rebalance_at_once() -> None:
     driver = Driver(assignors=(EAGER,)).into(State.SYNCING)
     driver.answer_sync()
     assert isinstance(request_in(driver.take(contract.RejoinWanted(reason="test"))), contract.JoinRequest)
@@ -426,7 +426,7 @@ def test_in_the_first_bounce_the_old_assignor_is_chosen_as_long_as_one_member_ha
     assert world.coordinator.protocol == "range"
 
 
-def test_in_the_second_bounce_nothing_moves_that_a_cooperative_member_owns() -> None:
+def test_in_the_second_bounce_no_partition_of_a_cooperative_member_moves() -> None:
     """Eager members beside it have revoked all, so theirs may move at once. The leader knows the eager members."""
     world = groups.at_rest(static=3, dynamic=2, assignors=(groups.COOPERATIVE, "range"), partitions=11)
     groups.bounce(world, "seat-0", (groups.COOPERATIVE,))

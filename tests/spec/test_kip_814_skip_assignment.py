@@ -25,7 +25,7 @@ from spark_kgroup.wire import messages
 # --------------------------------------------------------------------------------------------- "Proposed Changes"
 
 
-def test_a_leader_that_comes_back_to_a_stable_group_does_not_assign_and_collects_what_it_has() -> None:
+def test_a_leader_that_comes_back_to_a_stable_group_does_not_assign_and_collects_its_partitions() -> None:
     """It is told to skip the assignment, and sends a SyncGroup without one. The answer is its earlier assignment."""
     driver = Driver().into(State.JOINING)
     effects = driver.answer_join(leader=ME, members=(member(ME), member("b")), skip_assignment=True)
@@ -66,7 +66,7 @@ def test_a_newcomer_a_follower_and_a_replaced_leader_watch_no_topics() -> None:
     assert driver.machine.watched_topics == frozenset()
 
 
-def test_a_leader_that_lost_its_membership_leads_nobody_and_watches_no_topics() -> None:
+def test_a_leader_that_lost_its_membership_leads_no_group_and_watches_no_topics() -> None:
     driver = Driver().into(State.ASSIGNING)
     driver.take(contract.AssignmentComputed(generation=1, assignments=((ME, parts(0)),)))
     driver.answer_sync(0)
@@ -106,7 +106,7 @@ SEAT = DescribedMember(
 )
 
 
-def test_deviates_what_changed_while_the_leader_was_away_is_noticed_all_the_same() -> None:
+def test_deviates_changes_while_the_leader_was_away_are_noticed_all_the_same() -> None:
     """The KIP accepts that a leader cannot see partitions that were added while it was offline.
 
     We compare the group's assignment with the partitions there are: the added ones have no owner. (decision 67)

@@ -31,14 +31,14 @@ from spark_kgroup.wire import messages
 # -------------------------------------------------------------------------------- "Joining or Leaving the Group"
 
 
-def test_a_join_says_everything_at_epoch_zero_and_claims_nothing() -> None:
+def test_a_join_sends_all_fields_at_epoch_zero_and_claims_no_partition() -> None:
     request = only(Driver().take(contract.Join()), Ask).request
     assert (request.identity.generation, request.full, request.owned) == (JOIN_EPOCH, True, frozenset())
 
 
 @pytest.mark.parametrize("instance_id", ["seat-0", None])
 @pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND])
-def test_a_member_leaves_for_good_with_epoch_minus_one_and_has_left_if_nobody_knows_it(
+def test_a_member_leaves_for_good_with_epoch_minus_one_and_has_left_if_the_group_does_not_know_it(
     instance_id: str | None, error: ErrorCode
 ) -> None:
     driver = Driver(instance_id).into(State.STABLE)
@@ -128,7 +128,7 @@ def test_deviates_a_seat_whose_last_process_crashed_is_released_in_its_name() ->
     assert only(driver.answer(epoch=-2), Ask).request.identity.generation == JOIN_EPOCH
 
 
-def test_deviates_a_member_that_finds_another_in_its_seat_is_fenced_and_releases_nobody() -> None:
+def test_deviates_a_member_that_finds_another_in_its_seat_is_fenced_and_releases_no_member() -> None:
     """The reverse case: a process that is no longer a member does not take the seat back from its successor."""
     driver = Driver().into(State.STABLE)
     driver.pass_ms(5_000)
@@ -198,7 +198,7 @@ def test_assignments_have_topic_ids_and_wait_for_metadata_that_knows_their_names
     assert only(driver.pass_ms(1_000), ResolveTopics).topic_ids == {OLD}, "and are asked for again"
 
 
-def test_a_name_that_comes_while_the_coordinator_hears_that_nothing_is_owned_waits_for_its_answer() -> None:
+def test_a_topic_name_that_comes_while_a_heartbeat_without_partitions_is_awaited_waits_for_its_answer() -> None:
     """It may give the partitions to other members at once, since they have no owner.
 
     The assignment in its answer counts.
@@ -253,7 +253,7 @@ def test_a_heartbeat_after_one_that_was_not_answered_says_everything() -> None:
     assert (request.full, request.owned) == (True, by_id(0, 1))
 
 
-def test_a_heartbeat_that_failed_for_a_while_is_sent_again_and_nothing_is_lost() -> None:
+def test_a_heartbeat_that_failed_for_a_while_is_sent_again_and_no_partition_is_lost() -> None:
     driver = Driver().into(State.STABLE)
     driver.pass_ms(5_000)
     assert driver.answer(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) == []
@@ -270,7 +270,7 @@ def test_a_field_that_is_left_out_is_null_in_the_request_and_minus_one_for_the_t
         assert round(request.rebalance_timeout.total_seconds() * 1000) == -1
 
 
-def test_a_full_request_says_topics_assignor_rack_and_how_long_the_coordinator_waits_for_what_is_revoked() -> None:
+def test_a_full_request_says_topics_assignor_rack_and_how_long_the_coordinator_waits_for_revocations() -> None:
     """The rebalance timeout is the one time that a member decides on. `group.remote.assignor` is its wish."""
     who = MemberIdentity(instance_id="seat-0", member_id="m", generation=JOIN_EPOCH)
     newest, _ = messages.consumer_group_heartbeat(

@@ -14,7 +14,7 @@ README_BYTES_MAX = 8 * 1024
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_generated_page_is_what_the_product_says(name: str) -> None:
+def test_a_generated_page_is_as_the_product_says(name: str) -> None:
     assert (FOLDER / name).read_text() == PAGES[name](), "run `make docs`, and commit what it changes"
 
 

@@ -7,7 +7,7 @@ from importlib import import_module
 import spark_kgroup
 
 
-def test_the_names_offered_are_sorted_and_are_what_their_modules_have() -> None:
+def test_the_names_offered_are_sorted_and_are_those_of_their_modules() -> None:
     assert spark_kgroup.__all__ == sorted(spark_kgroup.__all__)
     assert spark_kgroup.__all__ == [
         "Assigned",

@@ -32,7 +32,7 @@ def test_so_it_is_in_a_test_run_that_ignores_signals() -> None:
     assert "1 passed" in run.stdout, run.stdout
 
 
-def test_the_test_run_itself_goes_on_ignoring_what_it_did() -> None:
+def test_the_test_run_itself_goes_on_ignoring_the_same_signals() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with children_ignore_no_signals():

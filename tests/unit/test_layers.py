@@ -187,7 +187,7 @@ def test_a_room_of_the_driver_or_of_executors_imports_only_rooms_below_it(path: 
 
 
 @pytest.mark.parametrize("path", OF_THE_SOURCE, ids=lambda p: str(p.relative_to(SOURCE)))
-def test_the_source_uses_nothing_of_the_commands(path: Path) -> None:
+def test_the_source_uses_no_module_of_the_commands(path: Path) -> None:
     assert not {name for name in imports(path) if name.startswith("spark_kgroup.admin")}
 
 
@@ -210,7 +210,7 @@ def test_each_module_of_the_source_says_where_it_runs(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [*CORE, *OF_THE_SOURCE], ids=lambda p: str(p.relative_to(ROOT)))
-def test_no_module_is_imported_by_what_it_imports_not_even_for_its_types(path: Path) -> None:
+def test_no_module_is_imported_by_one_that_it_imports_not_even_for_its_types(path: Path) -> None:
     assert path not in reached_from(path)
 
 

@@ -279,7 +279,7 @@ async def test_a_program_that_waits_for_events_hears_at_once_that_a_topic_was_cr
 
 
 @in_a_world()
-async def test_what_is_to_be_released_of_a_topic_that_was_created_again_is_released_without_a_commit(
+async def test_partitions_to_be_released_of_a_topic_that_was_created_again_are_released_without_a_commit(
     world: BrokerWorld,
 ) -> None:
     coordinator = Coordinator(world)

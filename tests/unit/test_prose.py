@@ -1,79 +1,135 @@
-"""A sentence names its subject, in documents and in the docstrings and comments of each room."""
+"""A sentence names its subject: in documents, docstrings and comments, in texts for users, and in names of tests."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from harness.prose import PERSONS, VAGUE, Prose, prose_of
+from harness.prose import PERSONS, SEMICOLON, VAGUE, Prose, names_of_tests, prose_of, shown_by
 from harness.reference_pages import PAGES
 
+from pyspark_kgroup.options.rows import OPTIONS
+
 ROOT = Path(__file__).parents[2]
-GENERATED = {ROOT / "docs" / name for name in PAGES}
-SEMICOLON = re.compile(";")
-GOAL = {VAGUE: 8.0, PERSONS: 0.0, SEMICOLON: 6.0}
+Bounds = Mapping[re.Pattern[str], float]
 """The most occurrences in 1,000 words."""
 
-ROOMS = (
-    "spark_kgroup",
-    "spark_kgroup/assignors",
-    "spark_kgroup/member",
-    "spark_kgroup/wire",
-    "spark_kgroup/runtime",
-    "spark_kgroup/admin",
-    "spark_kgroup/testing",
-    "datasource/pyspark_kgroup",
-    "datasource/pyspark_kgroup/driver",
-    "datasource/pyspark_kgroup/executor",
-    "datasource/pyspark_kgroup/offsets",
-    "datasource/pyspark_kgroup/options",
-    "datasource/pyspark_kgroup/shared",
-    "examples",
-    "tests",
-    "tests/harness",
-)
+GOAL: Bounds = {VAGUE: 8, PERSONS: 0, SEMICOLON: 6}
+GOAL_OF_DECISIONS: Bounds = {VAGUE: 16, PERSONS: 0, SEMICOLON: 12}
+"""As measured, rounded up. They may only be lowered."""
+
+WORDS_OF_A_PAGE = 300
+"""On a shorter page a single word exceeds a goal. Such pages are measured together."""
+
+ABOVE: dict[tuple[str, re.Pattern[str]], float] = {
+    ("README.md", SEMICOLON): 10.1,
+    ("docs/explain/promises.md", SEMICOLON): 7.6,
+    ("docs/operate/data-loss.md", VAGUE): 14.1,
+    ("docs/operate/monitoring.md", SEMICOLON): 16.2,
+    ("docs/operate/moving-offsets.md", SEMICOLON): 7.1,
+    ("docs/operate/security.md", SEMICOLON): 8.2,
+    ("docs/quickstart.md", SEMICOLON): 11.2,
+}
+"""Pages that do not reach the goal yet, as measured. A page that is rewritten leaves the list."""
+
+DECISIONS = ROOT / "docs" / "develop" / "decisions"
+GENERATED = {ROOT / "docs" / name for name in PAGES}
+"""Their texts are measured where they are written: in option rows, help texts and docstrings."""
+
+DOCUMENTS = [
+    path
+    for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
+    if path not in GENERATED and not path.is_relative_to(DECISIONS)
+]
+LONG_PAGES = [path for path in DOCUMENTS if prose_of([path]).words >= WORDS_OF_A_PAGE]
+ROWS = {ROOT / "datasource" / "pyspark_kgroup" / "options" / name for name in ("rows.py", "security_rows.py")}
 
 
-def python_of(room: str) -> list[Path]:
-    """The modules of a room, without those of the rooms within it."""
-    inner = [ROOT / other for other in ROOMS if other.startswith(f"{room}/")]
-    return [p for p in sorted((ROOT / room).rglob("*.py")) if not any(p.is_relative_to(folder) for folder in inner)]
+def folders(*roots: str) -> list[str]:
+    found = {path.parent for root in roots for path in (ROOT / root).rglob("*.py")}
+    return sorted(str(folder.relative_to(ROOT)) for folder in found)
 
 
-def described(prose: Prose) -> str:
-    return "the vaguest sentences:\n" + "\n".join(f"  {sentence[:200]}" for sentence in prose.worst())
+def modules(folder: str) -> list[Path]:
+    """Without those of the folders within it."""
+    return sorted((ROOT / folder).glob("*.py"))
 
 
-def exceeded(prose: Prose) -> list[str]:
-    """The patterns found more often than `GOAL` allows."""
-    return [measured.pattern for measured, most in GOAL.items() if round(prose.per_thousand(measured), 1) > most]
+def assert_read_once(prose: Prose, bounds: Bounds = GOAL) -> None:
+    for measured, most in bounds.items():
+        found = prose.per_thousand(measured)
+        assert found <= most, f"{found:.2f} in 1,000 words, at most {most}. " + worst_of(prose, measured)
 
 
-def documents() -> Iterable[Path]:
-    found = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-    return [path for path in found if path not in GENERATED]
+def worst_of(prose: Prose, measured: re.Pattern[str]) -> str:
+    return "The worst sentences:" + "".join(f"\n  {sentence[:200]}" for sentence in prose.worst(measured))
 
 
-@pytest.mark.parametrize("measured", GOAL, ids=["vague nouns", "persons", "semicolons"])
-def test_documents_are_read_once(measured: re.Pattern[str]) -> None:
-    prose = prose_of(path for path in documents() if "decisions" not in path.parts)
-    assert prose.per_thousand(measured) <= GOAL[measured], described(prose)
+def test_documents_are_read_once() -> None:
+    assert_read_once(prose_of(DOCUMENTS))
 
 
-@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
-def test_a_document_that_newcomers_see_first_is_read_once(name: str) -> None:
+@pytest.mark.parametrize("path", LONG_PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_page_is_read_once(path: Path) -> None:
     """By itself: among all documents a vague one would not show."""
-    prose = prose_of([ROOT / name])
-    assert exceeded(prose) == [], described(prose)
+    name = str(path.relative_to(ROOT))
+    assert_read_once(prose_of([path]), {measured: ABOVE.get((name, measured), most) for measured, most in GOAL.items()})
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_the_prose_of_a_room_is_read_once(room: str) -> None:
-    prose = prose_of(python_of(room))
-    assert exceeded(prose) == [], described(prose)
+@pytest.mark.parametrize(("name", "measured"), ABOVE, ids=lambda part: part if isinstance(part, str) else part.pattern)
+def test_a_page_that_has_become_better_lowers_its_bound_or_leaves_the_list(
+    name: str, measured: re.Pattern[str]
+) -> None:
+    found = prose_of([ROOT / name]).per_thousand(measured)
+    assert found > max(GOAL[measured], ABOVE[name, measured] - 1)
+
+
+def test_decisions_become_no_vaguer() -> None:
+    assert_read_once(prose_of(sorted(DECISIONS.glob("*.md"))), GOAL_OF_DECISIONS)
+
+
+@pytest.mark.parametrize("folder", folders("spark_kgroup", "datasource", "examples", "tests"))
+def test_the_docstrings_and_comments_of_a_room_are_read_once(folder: str) -> None:
+    assert_read_once(prose_of(modules(folder)))
+
+
+@pytest.mark.parametrize("folder", folders("spark_kgroup", "datasource", "examples"))
+def test_the_errors_log_lines_and_help_texts_of_a_room_are_read_once(folder: str) -> None:
+    assert_read_once(shown_by(path for path in modules(folder) if path not in ROWS))
+
+
+def test_the_effects_of_options_are_read_once() -> None:
+    assert_read_once(Prose(tuple(option.effect for option in OPTIONS)))
+
+
+@pytest.mark.parametrize("folder", folders("tests"))
+def test_the_names_of_a_folder_of_tests_are_read_once(folder: str) -> None:
+    assert_read_once(names_of_tests(modules(folder)))
 
 
 def test_a_vague_sentence_is_found() -> None:
     prose = Prose(("Whoever asks for what nobody has is told nothing.", "The coordinator answers the member."))
-    assert prose.worst()[0].startswith("Whoever")
+    assert prose.worst() == ["Whoever asks for what nobody has is told nothing."]
     assert prose.per_thousand(PERSONS) == pytest.approx(1000 * 2 / 14)
+
+
+def test_strings_of_a_module_are_its_raised_and_logged_texts_but_not_its_docstrings(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(
+        '"""A docstring of a module."""\n'
+        "log.info('no answer of %s', name)\n"
+        "words = f'somebody {who} ' f'has {count if count else \"more than one\"} ' 'of them' + ': try again then'\n"
+        "raise ValueError(words)\n"
+        "key = {'two words': 1}\n"
+    )
+    assert set(shown_by([module]).texts) == {
+        "no answer of %s",
+        "somebody … has … of them",
+        "more than one",
+        ": try again then",
+    }
+
+
+def test_one_person_in_many_words_is_one_too_many() -> None:
+    with pytest.raises(AssertionError, match="nobody"):
+        assert_read_once(Prose(("The coordinator answers the member. " * 10_000, "It lets nobody in.")))

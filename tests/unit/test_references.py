@@ -202,5 +202,5 @@ def test_a_bare_number_is_a_reference_among_decisions_alone() -> None:
 @pytest.mark.parametrize(
     "text", ["RFC 8305, section 8", "(RFC 9110,\n    section 9.3.6)", "decisions 4 and 5", "in README.md"]
 )
-def test_a_reference_to_what_exists_is_allowed(text: str) -> None:
+def test_a_reference_to_an_existing_target_is_allowed(text: str) -> None:
     assert list(dangling(ROOT / "README.md", text)) == []

@@ -64,13 +64,13 @@ def test_a_note_is_read_as_it_was_written_and_fits_beside_an_offset(note: SeatNo
         "[" * 4096,
     ],
 )
-def test_the_words_of_others_are_nobodys_note(text: str) -> None:
+def test_texts_of_other_clients_are_neither_a_note_nor_a_mark(text: str) -> None:
     assert SeatNote.decode(text) is None
     assert Author.of(text) is None
 
 
 @given(AUTHORS)
-def test_a_mark_says_who_wrote_it_and_nothing_of_a_seat(author: Author) -> None:
+def test_a_mark_names_its_writer_and_no_seat(author: Author) -> None:
     mark = author.encode()
     assert len(mark) < 512
     assert Author.of(mark) == author

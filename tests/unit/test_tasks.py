@@ -26,7 +26,7 @@ async def test_a_failure_is_told_and_other_tasks_go_on() -> None:
 
 
 @on_a_loop
-async def test_a_task_may_end_the_others_and_goes_on_itself() -> None:
+async def test_a_task_may_end_the_other_tasks_and_goes_on_itself() -> None:
     told: list[BaseException] = []
     tasks = TaskSet(told.append)
     other = tasks.begin(forever())

@@ -38,12 +38,12 @@ def test_a_pattern_matches_whole_names_as_in_java(java: str, matched: str, unmat
         ("(a", "add )"),
         ("a)", "escape it as \\)"),
         ("*", "escape it as \\*"),
-        ("a**", "put what comes before it in (?:...)"),
+        ("a**", "put the part before it in (?:...)"),
         ("a{", "escape the brace"),
         ("[a", "add ]"),
         ("[z-a]", "put the lower character first"),
-        (r"(a)\1", "write out what it repeats"),
-        ("(?x)a", "write without the others"),
+        (r"(a)\1", "write out the text that it repeats"),
+        ("(?x)a", "Write it without the other flags"),
         (r"\p{IsGreek}", "write the characters"),
         (r"(?i)\p{Lower}", "write [a-z]"),
         ("(?<=a*)b", "write {0,249}"),
@@ -60,7 +60,7 @@ def test_a_pattern_that_java_may_read_otherwise_is_refused_with_the_way_out(java
     assert fix in str(refused.value)
 
 
-def test_a_name_that_no_topic_may_have_is_matched_by_nothing() -> None:
+def test_a_name_that_no_topic_may_have_is_matched_by_no_pattern() -> None:
     names = ["t-\x1b[31m", "t-\r", "t-\n", "t-é", "t- ", "t-ok"]
     assert TopicPattern(r"t-.*|[^a]+").select(names, time.thread_time) == ("t-ok",)
 

@@ -63,7 +63,7 @@ def test_this_environment_has_the_locked_versions() -> None:
     assert installed == {name: every.get(name) for name in installed}
 
 
-def test_make_installs_nothing_but_what_is_locked() -> None:
+def test_make_installs_locked_packages_only() -> None:
     makefile = (ROOT / "Makefile").read_text()
     elsewhere = re.sub(r"(?ms)^lock:.*?(?=^\S)", "", makefile)  # locking itself looks for newer ones
     installs = [line for line in elsewhere.splitlines() if "pip install" in line]

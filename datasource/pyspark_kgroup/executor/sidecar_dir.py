@@ -106,7 +106,7 @@ class SidecarDir:
                     if os.fstat(lock.fileno()).st_nlink > 0:
                         yield
                         return
-        raise BlockingIOError(errno.EWOULDBLOCK, "somebody else holds it", str(self.lock))
+        raise BlockingIOError(errno.EWOULDBLOCK, "another process holds the lock", str(self.lock))
 
     def _open_lock(self) -> IO[str] | None:
         try:

@@ -250,7 +250,7 @@ _OF_KAFKA_SOURCE: Final = (
     "highest number in its folder commits. Batches count from 0 again: a file sink needs a new output directory too, "
     "since it skips the numbers that it has, with all their rows; Delta and a foreachBatch that remembers numbers need "
     "a new application id (txnAppId). State stays behind in the old checkpoint: windows that are still open, and "
-    "what dropDuplicates and joins remember. Set startingOffsets far enough back to build that again."
+    "the keys and rows that dropDuplicates and joins remember. Set startingOffsets far enough back to build that again."
 )
 
 EMPTY: Final = Checkpoint()

@@ -76,7 +76,7 @@ def warnings_of(losses: Sequence[Loss]) -> list[str]:
 def out_of_log(partition: TopicPartition, position: int, end_offset: int | None, log: LogRange) -> Loss:
     """The loss of offsets that lie outside `log`."""
     if position < log.first_offset:
-        why = "retention or DeleteRecords removed what came before"
+        why = "retention or DeleteRecords removed the records before"
     else:
         why = (
             "it was truncated (unclean leader election), the topic was recreated, or an offset beyond it was committed"

@@ -19,7 +19,7 @@ def skipped_warning(offsets: int, *, reached: bool) -> str:
     """
     unreachable = "" if reached else " Or no executor can reach this stream reader, as its log says then."
     return (
-        f"A batch of {offsets} offsets is done, and no task has read anything of it. Does the sink know the batch's "
+        f"A batch of {offsets} offsets is done, and no task has read a record of it. Does the sink know the batch's "
         "number already, since the checkpoint is new and the output is not? Then it skips these records, which are in "
         "no table though the group's offsets say that they are read: start again with a new checkpointLocation and a "
         "new output directory (Delta, or a foreachBatch that remembers numbers: a new application id, txnAppId). If "

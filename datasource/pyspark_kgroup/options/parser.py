@@ -106,11 +106,11 @@ _RELATED_DEFAULTS: Final = {"message.max.bytes": "1000000", "fetch.max.bytes": "
 _UNUSED_UNDER: Final[Mapping[str, Mapping[str, str]]] = {
     CLASSIC: {rows.REMOTE_ASSIGNOR.name: f"set {rows.GROUP_PROTOCOL.name}={CONSUMER}, or use {rows.ASSIGNORS.name}"},
     CONSUMER: {
-        rows.MEMBER_IDS.name: "each seat's process makes its own there; leave it out",
-        rows.ASSIGNORS.name: f"the brokers assign; leave it out, or set {rows.REMOTE_ASSIGNOR.name}",
-        rows.SESSION_TIMEOUT.name: "the brokers decide; leave it out, or set the group's consumer.session.timeout.ms "
+        rows.MEMBER_IDS.name: "each seat's process makes its own there. Leave it out",
+        rows.ASSIGNORS.name: f"the brokers assign. Leave it out, or set {rows.REMOTE_ASSIGNOR.name}",
+        rows.SESSION_TIMEOUT.name: "the brokers decide. Leave it out, or set the group's consumer.session.timeout.ms "
         "with kafka-configs",
-        rows.HEARTBEAT_INTERVAL.name: "the brokers decide; leave it out, or set the group's "
+        rows.HEARTBEAT_INTERVAL.name: "the brokers decide. Leave it out, or set the group's "
         "consumer.heartbeat.interval.ms with kafka-configs",
     },
 }
@@ -249,7 +249,7 @@ def parse_subscription(given: Mapping[str, str]) -> Subscription:
         raise OptionError("Options subscribe and subscribePattern are both given: leave one of them out.")
     if topics is None and pattern is None:
         raise OptionError(
-            "Option subscribe is missing: which topics to read. It needs TOPIC[,TOPIC...]; or set subscribePattern."
+            "Option subscribe is missing: which topics to read. It needs TOPIC[,TOPIC...]. Or set subscribePattern."
         )
     return Subscription(topics=topics or (), pattern=pattern)
 
@@ -392,7 +392,9 @@ def check_with_librdkafka(options: ReadOptions) -> None:
             _refuse_unknown(f"kafka.{name}")
     given = shorten(", ".join(f"kafka.{name}={value}" for name, value in options.passed_on.without_secrets().items()))
     reason = shorten(_PROPERTY.sub(r"\1kafka.\2\1", reason))
-    raise OptionError(f"librdkafka rejects what is passed on to it ({given}): {reason}.{_remedy(reason, config)}")
+    raise OptionError(
+        f"librdkafka rejects the properties passed on to it ({given}): {reason}.{_remedy(reason, config)}"
+    )
 
 
 def _remedy(reason: str, config: Mapping[str, str]) -> str:

@@ -215,7 +215,7 @@ MAX_RECORDS_PER_PARTITION: Option[int | None] = Option(
     default=None,
     shown="no limit",
     range=f"1 to {LONG_MAX} offsets",
-    effect="Most offsets that one task reads; a larger share is divided as with minPartitions.",
+    effect="Most offsets that one task reads. A larger share is divided as with minPartitions.",
     origin="Spark's maxRecordsPerPartition",
     read=number(1, LONG_MAX),
 )
@@ -355,7 +355,7 @@ HEARTBEAT_INTERVAL: Option[int | None] = Option(
     default=None,
     shown=f"{HEARTBEAT_INTERVAL_MS} ms, or a third of the session timeout if that is less",
     range=f"1 to {INT_MAX} ms, at most a third of kafka.session.timeout.ms",
-    effect="How often each seat sends a heartbeat; the answer tells it of rebalances.",
+    effect="How often each seat sends a heartbeat. The answer tells it of rebalances.",
     origin="Kafka's heartbeat.interval.ms, 3000 ms",
     read=number(1, INT_MAX),
 )
@@ -471,7 +471,7 @@ ISOLATION_LEVEL = Option(
     default="read_uncommitted",
     shown="read_uncommitted",
     range="read_uncommitted or read_committed",
-    effect='Whether records of open and aborted transactions are read; the default is that of format("kafka").',
+    effect='Whether records of open and aborted transactions are read. The default is that of format("kafka").',
     origin="Kafka's isolation.level, read_uncommitted (librdkafka: read_committed)",
     acts="both",
     read=one_of("read_uncommitted", "read_committed"),

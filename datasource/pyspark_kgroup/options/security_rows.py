@@ -95,7 +95,7 @@ VERIFICATION: Final = _row(
 )
 MECHANISM: Final = _row(
     "kafka.sasl.mechanism",
-    "The SASL mechanism; needed with SASL_PLAINTEXT and SASL_SSL.",
+    "The SASL mechanism. Needed with SASL_PLAINTEXT and SASL_SSL.",
     origin="Kafka's sasl.mechanism, GSSAPI",
 )
 USERNAME: Final = _row(

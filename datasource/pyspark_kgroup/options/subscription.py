@@ -40,4 +40,4 @@ class Subscription:
         return "subscribe" if self.pattern is None else "subscribePattern"
 
     def __str__(self) -> str:
-        return join(self.topics) if self.pattern is None else f"what {self.pattern.java!r} matches"
+        return join(self.topics) if self.pattern is None else f"topics that match {self.pattern.java!r}"

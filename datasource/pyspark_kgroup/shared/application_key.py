@@ -65,7 +65,7 @@ def key_folder(jvm: int) -> Path | None:
     try:
         return process_folder.folder_path(jvm, str(process_folder.start_ticks(jvm)), process_folder.KEY)
     except OSError as problem:
-        log.info("this query shares no sidecars with others of its application: %s", problem)
+        log.info("this query shares no sidecars with the other queries of its application: %s", problem)
         return None
 
 
@@ -89,7 +89,7 @@ def hold_key(folder: Path) -> ApplicationKey | None:
                     return key
         raise OSError(f"other processes remove {path} again and again")
     except OSError as problem:
-        log.info("this query shares no sidecars with others of its application: %s", problem)
+        log.info("this query shares no sidecars with the other queries of its application: %s", problem)
         return None
 
 

@@ -122,7 +122,7 @@ class Frames:
         except (ValueError, RecursionError):  # RecursionError: a thousand brackets
             message = None
         if not isinstance(message, dict):
-            raise ChannelEnded("The peer sent something else than a JSON object.")
+            raise ChannelEnded("The peer sent a message that is not a JSON object.")
         return message
 
     def _end(self) -> int:

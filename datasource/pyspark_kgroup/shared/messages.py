@@ -457,7 +457,7 @@ def _read_fields(type_: type[T], raw: Mapping[str, object]) -> T:
     try:
         return type_(**{name: _READERS[types[name]](value) for name, value in raw.items()})
     except ValueError as problem:
-        raise ChannelEnded(f"A field of the peer's {type_.__name__} is not what it should be: {problem}.") from None
+        raise ChannelEnded(f"A field of the peer's {type_.__name__} does not have its type: {problem}.") from None
 
 
 def _boolean(value: object) -> bool:

@@ -28,8 +28,8 @@ _PROVIDER: Final = "token"
 """Stands for the function that returns tokens, which is no property."""
 
 FOREIGN_MECHANISMS: Final = {
-    "GSSAPI": "Kerberos is not supported; use SCRAM, OAUTHBEARER or mTLS",
-    "AWS_MSK_IAM": "it exists in Java only; use OAUTHBEARER with a token function that calls AWS's "
+    "GSSAPI": "Kerberos is not supported. Use SCRAM, OAUTHBEARER or mTLS",
+    "AWS_MSK_IAM": "it exists in Java only. Use OAUTHBEARER with a token function that calls AWS's "
     "aws-msk-iam-sasl-signer-python, or SCRAM",
 }
 

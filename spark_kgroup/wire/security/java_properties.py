@@ -60,8 +60,8 @@ _MODULES: Final = {
 """By the class's own name: distributions move the package (`kafkashaded.org.apache.kafka...`)."""
 
 _FOREIGN_MODULES: Final = {
-    "Krb5LoginModule": "Kerberos is not spoken here; use SCRAM, OAUTHBEARER or mTLS",
-    "IAMLoginModule": "AWS_MSK_IAM exists in Java only; use SCRAM, or OAUTHBEARER with a token function that calls "
+    "Krb5LoginModule": "Kerberos is not spoken here. Use SCRAM, OAUTHBEARER or mTLS",
+    "IAMLoginModule": "AWS_MSK_IAM exists in Java only. Use SCRAM, or OAUTHBEARER with a token function that calls "
     "AWS's aws-msk-iam-sasl-signer-python",
 }
 
@@ -85,7 +85,7 @@ def translate(given: Mapping[str, str]) -> dict[str, str]:
     result = {name: value for name, value in given.items() if name not in NAMES}
     for origin, name, value in _translations(given):
         if result.setdefault(name, value) != value:
-            raise OptionError(f"Option `{origin}` contradicts `{name}`: both say the same thing; keep one of them.")
+            raise OptionError(f"Option `{origin}` contradicts `{name}`: both say the same thing. Keep one of them.")
     return result
 
 
@@ -118,7 +118,7 @@ def _check_stores(given: Mapping[str, str]) -> None:
             )
         if f"{about}password" in given:
             raise OptionError(
-                f"Option `{about}password`: a PEM store has no password, only its key may have one; leave it out, and "
+                f"Option `{about}password`: a PEM store has no password, only its key may have one. Leave it out, and "
                 "set `ssl.key.password` if the key is encrypted."
             )
 

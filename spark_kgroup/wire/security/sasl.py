@@ -60,7 +60,7 @@ class Login:
         async def begin(refused: bool) -> Exchange:
             return oauthbearer(await tokens.token(fresh=refused))
 
-        check = "Check the token function, or `sasl.oauthbearer.*`, and what the cluster asks of tokens."
+        check = "Check the token function, or `sasl.oauthbearer.*`, and the cluster's conditions for tokens."
         return cls("OAUTHBEARER", "our token", check, begin)
 
     async def authenticate(self, address: object, send: Send) -> int:

@@ -50,7 +50,7 @@ def test_members_of_all_clients_come_crash_and_go_with_one_owner_at_a_time_and_n
 
 
 @pytest.mark.parametrize("leader", SPEAKING["classic"])
-def test_static_members_of_all_clients_restarted_in_turn_move_nothing_and_end_no_generation(
+def test_static_members_of_all_clients_restarted_in_turn_move_no_partition_and_end_no_generation(
     kafka: ApacheKafka, leader: str
 ) -> None:
     """KIP-345's rolling bounce, with each kind of client as the leader.

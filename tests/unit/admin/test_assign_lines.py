@@ -51,7 +51,7 @@ def answers(lines: Sequence[bytes]) -> list[dict[str, Any]]:
 # ------------------------------------------------------------------------------------------------------------ a plan
 
 
-def test_a_cooperative_plan_withholds_from_the_first_round_what_another_member_claims() -> None:
+def test_a_cooperative_plan_withholds_from_the_first_round_the_claims_of_other_members() -> None:
     assert planned(GROUP) == {
         "assignment": {"a": pairs(0, 1), "b": pairs(2, 3)},
         "first_round": {"a": pairs(0, 1), "b": []},
@@ -90,12 +90,12 @@ def test_static_members_come_first_by_instance_id() -> None:
     assert found["assignment"] == {"a": [], "b": pairs(0), "c": []}
 
 
-def test_an_eager_sticky_plan_keeps_what_members_own_as_if_they_had_written_it_in_their_user_data() -> None:
+def test_an_eager_sticky_plan_keeps_owned_partitions_as_if_members_had_written_them_in_their_user_data() -> None:
     found = planned(group("sticky", a=member(3, 0), b=member(2)))
     assert found["assignment"] == found["first_round"] == {"a": pairs(0, 3), "b": pairs(1, 2)}
 
 
-def test_a_custom_cooperative_assignor_is_planned_round_by_round_until_nothing_changes() -> None:
+def test_a_custom_cooperative_assignor_is_planned_round_by_round_until_no_partition_moves() -> None:
     found = planned(GROUP | {"assignor": f"{__name__}:Halves"})
     assert found["assignment"] == {"a": pairs(0, 1), "b": pairs(2, 3)}
     assert found["first_round"] == {"a": pairs(0, 1), "b": []}
@@ -146,7 +146,7 @@ def groups(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(groups())
-def test_the_first_round_is_the_target_without_what_others_claim(asked: dict[str, Any]) -> None:
+def test_the_first_round_is_the_target_without_the_claims_of_other_members(asked: dict[str, Any]) -> None:
     found = planned(asked)
     assert found.keys() == {"assignment", "first_round", "moved"}
     claimed = {who: {tuple(p) for p in m.get("owned", ())} for who, m in asked["members"].items()}
@@ -236,7 +236,7 @@ LINES = st.binary().map(lambda raw: raw.replace(b"\n", b"")) | JSON.map(lambda v
 
 
 @given(LINES | spoilt_groups())
-def test_any_line_whatever_gets_a_plan_or_an_error(line: bytes) -> None:
+def test_any_line_gets_a_plan_or_an_error(line: bytes) -> None:
     assert answer(line).keys() in ({"error"}, {"assignment", "first_round", "moved"})
 
 

@@ -128,6 +128,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         security_from(tmp_path / "binary")
 
 
-def test_blanks_belong_to_a_password_and_to_nothing_else(tmp_path: Path) -> None:
+def test_blanks_belong_to_a_password_and_to_no_other_value(tmp_path: Path) -> None:
     plain = "security.protocol=SASL_PLAINTEXT \nsasl.mechanism=PLAIN \nsasl.username=u\n"
     assert isinstance(read(tmp_path, f"{plain}sasl.password= \\ \n"), Secured)

@@ -41,7 +41,7 @@ def test_sources_that_are_not_installed_have_an_unknown_version(monkeypatch: pyt
         ("--instance-id a --member-ids uuid", "--member-ids 'uuid' is unknown: set broker, client or auto"),
     ],
 )
-def test_a_member_refuses_what_it_cannot_be_and_names_the_option(given: str, words: str) -> None:
+def test_a_member_refuses_a_setting_out_of_range_and_names_the_option(given: str, words: str) -> None:
     needed = ["member", "--bootstrap-server", "127.0.0.1:1", "--group", "g", "--topics", "t"]
     shown = CliRunner().invoke(app, [*needed, *given.split()])
     assert isinstance(shown.exception, OptionError)

@@ -22,7 +22,7 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", WITHOUT + program], capture_output=True, text=True, timeout=120)
 
 
-def test_a_query_and_pytest_need_nothing_of_the_extras() -> None:
+def test_a_query_and_pytest_need_no_package_of_the_extras() -> None:
     done = run(OF_A_QUERY)
     assert done.returncode == 0, done.stderr
 

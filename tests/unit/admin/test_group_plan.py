@@ -35,7 +35,7 @@ def planned(change: Change, **more: Any) -> GroupPlan:
     return plan_change(group(member("a", 0, 1), member("b", 2, 3), member("c", 4, 5), **more), topics, change)
 
 
-def test_a_group_that_does_not_change_moves_nothing() -> None:
+def test_a_group_that_does_not_change_moves_no_partition() -> None:
     assert planned(Change()).partitions == {}
 
 
@@ -62,7 +62,7 @@ def test_another_assignor_may_be_tried() -> None:
     assert {number for _, _, number in found.partitions.values()} == {1}
 
 
-def test_names_of_members_that_join_are_not_those_of_others() -> None:
+def test_names_of_members_that_join_are_not_those_of_present_members() -> None:
     found = plan_change(group(member("new-1", static=False), member("new-2")), {}, Change(joining=2))
     assert list(found.plan.target) == ["new-2", "new-1", "new-1-id", "new-3"]
 
@@ -76,7 +76,9 @@ def test_names_of_members_that_join_are_not_those_of_others() -> None:
         (Change(), {"protocol": "fair"}, "'fair' is not known here: name one that is like it with --assignor"),
     ],
 )
-def test_a_change_of_something_that_is_not_there_is_refused(change: Change, more: dict[str, str], words: str) -> None:
+def test_a_change_of_a_member_or_topic_that_is_not_there_is_refused(
+    change: Change, more: dict[str, str], words: str
+) -> None:
     with pytest.raises(OptionError, match=words):
         planned(change, **more)
 

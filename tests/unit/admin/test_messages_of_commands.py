@@ -67,7 +67,7 @@ def test_control_characters_are_written_as_question_marks(name: str, capsys: pyt
         assert "?" in line
 
 
-def test_json_has_names_in_ascii_whatever_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_all_names_in_ascii(capsys: pytest.CaptureFixture[str]) -> None:
     for name in (*HOSTILE.values(), *STEERING.values()):
         write_json(event(partitions=[[name, 0]]))
         (line,) = capsys.readouterr().out.splitlines()

@@ -112,7 +112,7 @@ def test_no_topic_is_searched_in_the_list_of_a_subscription(name: str) -> None:
     assert sum(map(len, assignor(name).assign(members, described).values())) == 3 * PARTITIONS_OF_A_TOPIC
 
 
-def test_claims_of_members_that_keep_them_all_are_not_copied_when_others_have_left() -> None:
+def test_claims_of_members_that_keep_them_all_are_not_copied_when_other_members_have_left() -> None:
     described = topics(50)
     names = tuple(described)
     everybody = [

@@ -205,7 +205,7 @@ def test_every_topic_stays_spread_when_members_come() -> None:
             assert (topics.count("a"), topics.count("b")) == (share_of_a_topic, share_of_a_topic)
 
 
-def test_new_partitions_move_nothing_else() -> None:
+def test_new_partitions_move_no_other_partition() -> None:
     members = [member("c1", "t", "t-0 t-2 t-4"), member("c2", "t", "t-1 t-3")]
     assert shares(members, t=8) == {"c1": parts("t-0 t-2 t-4 t-5"), "c2": parts("t-1 t-3 t-6 t-7")}
 
@@ -242,7 +242,7 @@ def test_a_chain_of_moves_is_found() -> None:
     assert second == {"c1": parts("t1-0 t2-0"), "c2": parts("t3-0 t4-0"), "c3": parts("t5-0 t6-0")}
 
 
-def test_a_free_partition_goes_where_nothing_else_must_move() -> None:
+def test_a_free_partition_goes_where_no_other_partition_must_move() -> None:
     # both claims can stay, since a-0 and b-1 fit around them, but handing out one by one does not see it
     members = [member("c0", "b c", "b-0 c-0"), member("c1", "a b c"), member("c2", "a c")]
     assert shares(members, a=1, b=2, c=1) == {"c0": parts("b-0 c-0"), "c1": parts("b-1"), "c2": parts("a-0")}
@@ -255,7 +255,7 @@ def test_one_move_is_preferred_to_two() -> None:
     assert shares(next_round(members, first), b=1, c=1, d=1)["c2"] == parts("c-0")
 
 
-def test_a_member_that_unsubscribes_gives_up_before_others_get() -> None:
+def test_a_member_that_unsubscribes_gives_up_before_other_members_get() -> None:
     # the partition has a claimant that no longer wants it: it moves in the round after
     members = [member("c1", "a", "a-0 b-0"), member("c2", "a b", "a-1")]
     first = shares(members, a=2, b=1)

@@ -122,7 +122,7 @@ def test_a_partition_that_one_member_owns_is_given_to_no_other(group: Group) -> 
 
 
 @given(groups())
-def test_two_rounds_assign_everything_and_a_third_moves_nothing(group: Group) -> None:
+def test_two_rounds_assign_all_partitions_and_a_third_moves_none(group: Group) -> None:
     members, topics = group
     second = settled(group)
     assert sorted(tp for share in second.values() for tp in share) == sorted(wanted_partitions(group))
@@ -130,7 +130,7 @@ def test_two_rounds_assign_everything_and_a_third_moves_nothing(group: Group) ->
 
 
 @given(groups())
-def test_the_second_round_revokes_nothing(group: Group) -> None:
+def test_the_second_round_revokes_no_partition(group: Group) -> None:
     members, topics = group
     first = STICKY.assign(members, topics)
     second = settled(group)

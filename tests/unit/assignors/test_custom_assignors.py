@@ -29,7 +29,7 @@ def test_a_custom_assignor_goes_by_module_and_class_and_members_agree_on_its_nam
     assert chosen.assign(MEMBERS, TOPICS) == {"a": parts("t-0 t-1"), "b": frozenset()}
 
 
-def test_a_member_of_which_an_assignment_says_nothing_gets_nothing() -> None:
+def test_a_member_that_an_assignment_does_not_name_gets_no_partition() -> None:
     assert assignor(spelled("Forgetful")).assign(MEMBERS, TOPICS) == {"a": parts("t-0 t-1"), "b": frozenset()}
 
 
@@ -56,11 +56,11 @@ def test_an_assignment_that_breaks_a_promise_is_refused_with_the_class_and_the_p
     assert fault in str(refused.value)
 
 
-def test_an_assignor_of_a_group_without_members_assigns_nothing() -> None:
+def test_an_assignor_of_a_group_without_members_assigns_no_partition() -> None:
     assert assignor(spelled("FirstTakesAll")).assign([], TOPICS) == {}
 
 
-def test_an_assignor_that_changes_what_it_is_given_changes_only_its_copy() -> None:
+def test_an_assignor_that_changes_its_arguments_changes_only_its_copy() -> None:
     members, topics = list(MEMBERS), described(t=2)
     topics["t"] = replace(topics["t"], racks={0: frozenset({"r"})})
     assert assignor(spelled("Clearing")).assign(members, topics)["a"] == parts("t-0 t-1")
@@ -101,7 +101,7 @@ def test_a_class_that_is_not_made_in_time_is_refused(monkeypatch: pytest.MonkeyP
         assignor(spelled("HangingWhenMade"))
 
 
-def test_a_cooperative_assignor_gives_nobody_what_another_member_still_owns() -> None:
+def test_a_cooperative_assignor_gives_no_member_a_partition_that_another_member_still_owns() -> None:
     """ConsumerCoordinator.validateCooperativeAssignment.
 
     A member that keeps a partition, or claims it too, may have it.
@@ -115,7 +115,7 @@ def test_a_cooperative_assignor_gives_nobody_what_another_member_still_owns() ->
     assert assignor(spelled("Cooperative")).assign(both, TOPICS)["a"] == parts("t-0 t-1")
 
 
-def test_an_eager_assignor_may_give_anything_to_anybody() -> None:
+def test_an_eager_assignor_may_give_any_partition_to_any_member() -> None:
     owning = [member("b", "t", owned="t-1"), member("a", "t")]
     assert assignor(spelled("FirstTakesAll")).assign(owning, TOPICS)["a"] == parts("t-0 t-1")
 

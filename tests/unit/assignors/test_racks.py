@@ -83,7 +83,7 @@ def shares(assignment: Assignment) -> list[str]:
     ],
     ids=["one replica", "two replicas", "replicas everywhere"],
 )
-def test_range_gives_members_of_a_rack_its_partitions_and_nobody_more_than_without_racks(
+def test_range_gives_members_of_a_rack_its_partitions_and_no_member_more_than_without_racks(
     racks: str, replicas: int, expected: list[str]
 ) -> None:
     # testRackAwareAssignmentWithUniformSubscription
@@ -109,7 +109,7 @@ def test_range_keeps_topics_aligned_before_it_aligns_racks() -> None:
         assert {tp.partition for tp in share if tp.topic == "t1"} == {tp.partition for tp in share if tp.topic == "t2"}
 
 
-def test_range_gives_a_member_without_a_rack_whatever_is_first() -> None:
+def test_range_gives_a_member_without_a_rack_the_first_partitions() -> None:
     members = [member("c0", None, "t"), member("c1", "b", "t")]
     assert shares(RANGE.assign(members, described("ab", 1, t=4))) == ["t-0 t-1", "t-2 t-3"]
 
@@ -127,7 +127,7 @@ def test_balance_goes_before_racks() -> None:
     assert sorted(loads) == [1, 1, 2]
 
 
-def test_nothing_moves_for_a_rack_if_replicas_are_in_all_of_them() -> None:
+def test_no_partition_moves_for_a_rack_if_replicas_are_in_all_of_them() -> None:
     members = [member("c0", "a", "t", owned="t-1 t-3"), member("c1", "b", "t", owned="t-0 t-2")]
     assert shares(STICKY.assign(members, described("ab", 2, t=4))) == ["t-1 t-3", "t-0 t-2"]
 
@@ -189,7 +189,7 @@ def owners_in(assignment: Assignment) -> dict[TopicPartition, str]:
 
 
 @given(groups())
-def test_two_rounds_assign_everything_and_a_third_moves_nothing(group: Group) -> None:
+def test_two_rounds_assign_all_partitions_and_a_third_moves_none(group: Group) -> None:
     members, topics = group
     second = settled(members, topics)
     wanted = {name for m in members for name in m.subscription.topics} & topics.keys()

@@ -55,13 +55,13 @@ def test_members_that_share_no_topic_with_the_most_loaded_are_levelled_all_the_s
     assert spread.load == [8, 8, 2, 1]
 
 
-def test_a_spread_in_which_nobody_has_two_more_than_another_is_not_looked_through() -> None:
+def test_a_spread_in_which_no_member_has_two_more_than_another_is_not_looked_through() -> None:
     spread = alike([5], claimed=[{0: 3}, {0: 2}])
     spread.level()
     assert (spread.given, spread.steps) == ([{0: 3}, {0: 2}], 0)
 
 
-def test_a_member_hands_on_first_what_was_handed_out_to_it() -> None:
+def test_a_member_hands_on_first_the_partitions_that_were_handed_out_to_it() -> None:
     """1. Free partitions of topic 1 go to member 1. 2. Member 0 shares topic 3 with it. 3. Now it has too much."""
     claimed: Counts = [{3: 13}, {0: 3}, {2: 5}]
     spread = _Spread([3, 2, 5, 13], kinds=[0, 0, 0, 1], subscribers=[[1, 2], [0, 1]], claimed=claimed)
@@ -87,7 +87,7 @@ def test_who_has_least_is_looked_up_once_a_partition_and_once_more_for_each_load
     assert spread.steps == 3 + 2, "after the first and after the second, the one that had least has more"
 
 
-def test_a_member_that_can_hand_nothing_on_looks_at_each_of_its_topics_once() -> None:
+def test_a_member_that_can_hand_no_partition_on_looks_at_each_of_its_topics_once() -> None:
     claimed: Counts = [dict.fromkeys(range(5), 1), {}]
     spread = _Spread([1] * 5 + [0], kinds=[0] * 5 + [1], subscribers=[[0], [1]], claimed=claimed)
     spread.level()

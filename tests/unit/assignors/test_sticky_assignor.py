@@ -54,11 +54,11 @@ def test_the_sticky_assignor_is_eager() -> None:
     assert (STICKY.name, STICKY.protocol) == ("sticky", RebalanceProtocol.EAGER)
 
 
-def test_user_data_is_what_was_assigned_by_topic_and_in_which_generation() -> None:
+def test_user_data_is_the_last_assignment_by_topic_and_its_generation() -> None:
     assert STICKY.user_data(parts("b-7 a-5 a-0"), 3) == V1
 
 
-def test_a_member_that_was_assigned_nothing_yet_has_no_user_data() -> None:
+def test_a_member_without_an_assignment_yet_has_no_user_data() -> None:
     # StickyAssignor.subscriptionUserData: memberAssignment is null
     assert STICKY.user_data(frozenset(), -1) is None
     assert STICKY.user_data(frozenset(), 4) == b"\0\0\0\0" + b"\0\0\0\4"
@@ -86,7 +86,7 @@ def test_partitions_in_the_user_data_stay_where_they_were(raw: bytes) -> None:
         V0[:-1],
     ],
 )
-def test_user_data_that_nobody_can_read_says_nothing(raw: bytes) -> None:
+def test_unreadable_user_data_claims_no_partition(raw: bytes) -> None:
     # StickyAssignor.deserializeTopicPartitionAssignment: "ignore the consumer's previous assignment if it cannot be
     # parsed"
     members = [member("m1", "a b"), member("m2", "a b")]
@@ -112,7 +112,7 @@ def test_a_partition_changes_hands_in_one_round() -> None:
 
 
 @given(groups())
-def test_one_round_reaches_what_the_cooperative_assignor_reaches_in_two(group: Group) -> None:
+def test_one_round_reaches_the_result_that_the_cooperative_assignor_reaches_in_two(group: Group) -> None:
     members, _ = group
     assignment = STICKY.assign(eager(*members), group[1])
     owned = sorted(partition for share in assignment.values() for partition in share)

@@ -49,7 +49,7 @@ def printed(table: object) -> list[str]:
 # ---------------------------------------------------------------------------------------------- placement
 
 
-def test_a_kill_that_moves_only_what_the_victim_had() -> None:
+def test_a_kill_that_moves_only_the_partitions_of_the_victim() -> None:
     assert (CLEAN.partitions, CLEAN.lost, CLEAN.moved, CLEAN.unneeded) == (6, 2, 2, 0)
     assert CLEAN.batch_to_batch == 4  # two to survivors, and the same two to the newcomer
     assert CLEAN.gap_s == 4.0
@@ -106,7 +106,7 @@ def test_latencies_are_of_records_born_around_the_kill() -> None:
     assert one.latencies_ms(before_ms=1_000, after_ms=1_000) == [3_500, 1_501]
 
 
-def test_a_batch_is_read_from_what_the_driver_wrote() -> None:
+def test_a_batch_is_read_from_the_json_of_the_driver() -> None:
     line = {"batch": 3, "at_ms": 9, "live": ["1"], "reads": [["h/1", 0, [1, 2]], ["h/2", 1, [3]]]}
     assert Batch.from_json(line) == Batch(9, frozenset({"1"}), {0: "h/1", 1: "h/2"}, [1, 2, 3], 3)
 
@@ -122,7 +122,7 @@ def test_the_summary_adds_kills_up() -> None:
     assert (sums["rebalances"], sums["even_again"], sums["connections_a_kill"]) == (1, 2, 5)
 
 
-def test_the_tables_say_what_was_measured() -> None:
+def test_the_tables_show_the_measured_values() -> None:
     rows = printed(kills_table({Killed("new ids", "kafka"): [CHURN], Killed("new ids", "kgroup"): [CLEAN]}))
     assert rows[2] == "new ids kafka 1 4 of 6 (67%) 2 2 of 4 (50%) 10 6.0 (6.0) 0.0 5 - 1 of 1"
     assert rows[3] == "new ids kgroup 1 2 of 6 (33%) 2 0 of 4 (0%) 4 4.0 (4.0) 0.0 5 0 1 of 1"
@@ -132,7 +132,7 @@ def test_the_tables_say_what_was_measured() -> None:
     ]
 
 
-def test_only_what_we_promise_can_be_missed() -> None:
+def test_only_promises_of_ours_can_be_missed() -> None:
     warm = Served(at_home=98, network=0, guest=2, alone=0, rows=1, ready=1, batches=50, batch_ms=1)
     cold = Served(at_home=97, network=3, guest=0, alone=0, rows=1, ready=1, batches=50, batch_ms=1)
     kept = {Killed("new ids", "kafka"): [CHURN], Killed("new ids", "kgroup"): [CLEAN]}
@@ -149,7 +149,7 @@ def test_only_what_we_promise_can_be_missed() -> None:
     ]
 
 
-def test_the_json_holds_who_read_what_in_each_batch() -> None:
+def test_the_json_holds_the_executor_of_each_partition_in_each_batch() -> None:
     written = json.loads(json.dumps(as_json({Killed("new ids", "kgroup"): [CLEAN]}, {})))
     (where,) = written["kills"]
     assert (where["source"], where["moved"]) == ("kgroup", 2)

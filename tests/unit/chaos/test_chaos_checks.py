@@ -164,7 +164,7 @@ def test_only_records_uncommitted_before_the_loss_may_be_read_again(
 
 
 @pytest.mark.parametrize("acknowledged", [16, 18])
-def test_an_outage_long_before_the_loss_excuses_nothing(acknowledged: int) -> None:
+def test_an_outage_long_before_the_loss_does_not_excuse_it(acknowledged: int) -> None:
     """Nine batches of two records, a second apart. The seat was cut off for a moment, and lost no partition by that."""
     cut_off = replace(EXPELLED, wall_from_s=1.5, wall_to_s=1.9)
     expelled = replace(EXPELLED, wall_from_s=9.5, wall_to_s=9.5)
@@ -193,7 +193,7 @@ def test_more_than_the_unfinished_batch_may_not_be_read_again() -> None:
     ],
     ids=["never expelled", "handed over", "another seat", "expelled later", "held, in a new generation"],
 )
-def test_without_a_loss_nothing_is_read_twice(expulsions: list[Expulsion], third: Checkpoint) -> None:
+def test_without_a_loss_no_record_is_read_twice(expulsions: list[Expulsion], third: Checkpoint) -> None:
     assert broken(lost_after_12(expulsions, third, range(8, 20))) == [READ_AGAIN]
 
 
@@ -204,7 +204,7 @@ def test_a_peer_that_lost_its_membership_may_have_its_uncommitted_records_read_a
     assert broken(run(ours, peers=[replace(peer, exposed=[Span(TP, 9, 12)])])) == [READ_AGAIN]
 
 
-def test_a_commit_of_a_topics_earlier_life_says_nothing_of_its_next_one() -> None:
+def test_a_commit_of_a_topics_earlier_life_does_not_count_in_its_next_one() -> None:
     """Committed up to 15 there, it would say that offsets 8..11 were no longer unfinished when they were lost."""
     earlier = {offset: f"earlier {offset}".encode() for offset in range(15)}
     read = [Delivered(TP, offset, record) for offset, record in earlier.items()]
@@ -218,7 +218,7 @@ def test_a_commit_of_a_topics_earlier_life_says_nothing_of_its_next_one() -> Non
     assert READ_AGAIN in broken(replace(again, recreated=[Recreated(TP.topic, 2.7)]))
 
 
-def test_two_losers_may_have_read_what_a_third_one_keeps_but_not_what_two_keep() -> None:
+def test_two_losers_may_have_read_records_that_a_third_one_keeps_but_not_records_that_two_keep() -> None:
     first = main(owned(0, 8), owned(0, 12), gone(lost=12), read=range(12), expulsions=[EXPELLED])
     loser = PeerEvidence(name="loser", rows=rows(range(8, 12)), exposed=[Span(TP, 8, 12)])
     keeper = PeerEvidence(name="keeper", rows=rows(range(8, 20)))

@@ -51,7 +51,7 @@ def position(offset: int) -> Checkpoint:
     return Checkpoint(topics=topics, owned={TP: Owned(period=period, position=offset)})
 
 
-def test_evidence_of_a_checkpoint_is_what_each_batch_reads(tmp_path: Path) -> None:
+def test_evidence_of_a_checkpoint_is_the_ranges_of_each_batch(tmp_path: Path) -> None:
     for log in ("offsets", "commits"):
         (tmp_path / log).mkdir()
     for number, offset in enumerate([8, 20]):
@@ -96,7 +96,7 @@ def test_a_batch_that_only_carries_a_partition_on_does_not_show_that_its_seat_st
     [SERVER_LOG, CONSUMER_GROUP_LOG, BARE_MEMBER_ID_LOG, SUCCESSOR_LOG],
     ids=["classic group", "consumer group", "id from the consumer group", "successor's id"],
 )
-def test_a_broker_tells_whom_it_removed_and_when(tmp_path: Path, lines: str) -> None:
+def test_a_broker_tells_which_member_it_removed_and_when(tmp_path: Path, lines: str) -> None:
     log = tmp_path / "server.log"
     log.write_text(lines)
     (expulsion,) = expulsions_by_brokers([log], "chaos")

@@ -124,7 +124,7 @@ def test_requests_and_answers_pass(client: Client, links: Links, server: Server)
     assert links.seen == {(CLIENTS, NODE)}
 
 
-def test_a_port_before_a_listener_stays_while_what_is_behind_it_moves(links: Links, server: Server) -> None:
+def test_a_port_before_a_listener_stays_while_the_listener_behind_it_moves(links: Links, server: Server) -> None:
     nowhere = socket.create_server(("127.0.0.1", 0))
     port = links.port_before(NODE, "CLIENTS", nowhere.getsockname()[1])
     nowhere.close()

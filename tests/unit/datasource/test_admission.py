@@ -30,7 +30,7 @@ def test_before_pyspark_4_2_options_hold_without_a_limit_of_sparks() -> None:
     assert not is_at_once(None)
 
 
-def test_trigger_once_takes_everything_at_once_whatever_options_say() -> None:
+def test_trigger_once_takes_all_records_at_once_under_any_limits() -> None:
     assert takes_everything(ReadAllAvailable())
     assert is_at_once(ReadAllAvailable())
     assert not is_at_once(ReadMinRows(1))

@@ -45,7 +45,7 @@ def test_an_error_of_ours_is_one_line_and_its_traceback_is_logged_at_debug(caplo
     assert "WireError: below" in caplog.text
 
 
-def test_the_error_of_a_taken_seat_names_what_takes_one_under_spark() -> None:
+def test_the_error_of_a_taken_seat_names_the_causes_under_spark() -> None:
     words = shown(lambda: failing(FencedInstanceId("g", "job-0")))
     assert len(words.splitlines()) == 1
     assert "Another process took the seat 'job-0' in group 'g' (FENCED_INSTANCE_ID). Does a second" in words

@@ -74,7 +74,7 @@ class Session:
 
 
 @pytest.mark.parametrize("batch_before", [True, False])
-def test_an_idle_query_is_stopped_when_it_has_come_to_its_end_whatever_came_before(
+def test_an_idle_query_is_stopped_when_it_has_come_to_its_end_with_or_without_a_batch_before(
     caplog: pytest.LogCaptureFixture, batch_before: bool
 ) -> None:
     session = Session([GOES_ON, ENDED])

@@ -78,7 +78,7 @@ def of_rooms(modules: set[str], *rooms: str) -> list[str]:
     return [name for name in sorted(modules) if name.startswith(tuple(f"pyspark_kgroup.{room}" for room in rooms))]
 
 
-def test_the_planner_loads_what_options_and_columns_need_and_nothing_of_kafka_or_arrow() -> None:
+def test_the_planner_loads_modules_of_options_and_columns_and_none_of_kafka_or_arrow() -> None:
     made, with_columns = imports(AS_PLANNER, OPTIONS)
     assert not of_rooms(made, "options", "driver", "executor")
     assert not of_rooms(with_columns, "driver", "executor")
@@ -92,7 +92,7 @@ def test_librdkafka_is_loaded_where_it_has_to_judge_an_option() -> None:
 
 
 @pytest.mark.parametrize(("security", "needed"), [({}, set()), (SASL, {"scramp"})], ids=["plaintext", "SCRAM"])
-def test_the_stream_reader_loads_what_its_security_needs(security: dict[str, str], needed: set[str]) -> None:
+def test_the_stream_reader_loads_the_modules_of_its_security(security: dict[str, str], needed: set[str]) -> None:
     made, for_query = imports(AS_RUNNER, {**OPTIONS, **security})
     assert not packages(made) & {"kio", "asyncio"}
     assert not of_rooms(made, "options", "driver", "executor")

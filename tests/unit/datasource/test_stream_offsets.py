@@ -120,4 +120,4 @@ def test_a_batch_that_the_sink_does_not_look_at_is_passed_with_a_warning(
             reader.partitions(again(offset), again(end))
         offset = end
     assert ends == ["2 0", "4 0", "6 0", "6 0"]
-    assert caplog.text.count("A batch of 2 offsets is done, and no task has read anything of it.") == 1
+    assert caplog.text.count("A batch of 2 offsets is done, and no task has read a record of it.") == 1

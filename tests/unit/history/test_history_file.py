@@ -63,7 +63,7 @@ def test_a_file_that_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in found.stderr
 
 
-def test_the_judge_imports_nothing_of_the_product() -> None:
+def test_the_judge_imports_no_module_of_the_product() -> None:
     for path in (ROOT / "tests" / "programs" / "history").glob("*.py"):
         assert not {"spark_kgroup", "pyspark_kgroup", "chaos", "harness"} & set(_imported(path)), path
 

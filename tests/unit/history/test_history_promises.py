@@ -296,7 +296,7 @@ def test_a_batch_that_was_under_way_excuses_no_silence_after_it() -> None:
     assert liveness(history) == ["the rest goes on"]
 
 
-def test_a_spared_partition_without_records_shows_nothing() -> None:
+def test_a_spared_partition_without_records_does_not_show_that_the_rest_goes_on() -> None:
     assert liveness(lasting(COUNT, fault=LASTING._replace(spared=[[TOPIC, 0], [TOPIC, 1]]))) == ["the rest goes on"]
 
 

@@ -52,17 +52,17 @@ def test_an_eager_member_gives_all_up_before_it_joins_for_the_sake_of_a_topic_it
 
 
 @pytest.mark.parametrize("assignor", [COOPERATIVE, EAGER])
-def test_a_member_that_gave_up_what_it_does_not_subscribe_joins_with_subscribed_topics_only(assignor: Assignor) -> None:
+def test_a_member_that_gave_up_unsubscribed_partitions_joins_with_subscribed_topics_only(assignor: Assignor) -> None:
     driver, effects = back(assignor)
     effects = driver.take(contract.GaveUp(partitions=only(effects, contract.Assigned).revoked))
     assert claim(request_in(effects)).topics == ("orders",)
 
 
-def test_an_eager_member_joins_anew_because_of_what_it_does_not_subscribe() -> None:
+def test_an_eager_member_joins_anew_because_of_unsubscribed_partitions() -> None:
     driver, _ = back(EAGER)
     join = request_in(driver.take(contract.GaveUp(partitions=driver.machine.to_give_up)))
     assert isinstance(join, contract.JoinRequest)
-    assert join.reason == "assigned what is not subscribed"
+    assert join.reason == "assigned partitions of topics that are not subscribed"
 
 
 def test_a_lost_membership_claims_no_unsubscribed_partition_any_more() -> None:
@@ -105,7 +105,7 @@ def test_joins_against_an_unsubscribed_assignment_come_ever_more_seldom_while_th
     assert REJOIN_BACKOFF_MAX_MS <= waits_ms[-1] <= REJOIN_BACKOFF_MAX_MS + 200
 
 
-def test_a_member_whose_objection_was_in_vain_reads_what_it_subscribes_until_the_next_one() -> None:
+def test_a_member_whose_objection_was_in_vain_reads_subscribed_topics_until_the_next_one() -> None:
     driver, _ = back()
     driver.take(contract.GaveUp(partitions=OLD))
     driver.answer_join(generation=5)
@@ -163,7 +163,7 @@ def waiting_to_object() -> Driver:
 
 def test_a_join_that_objects_says_that_it_does() -> None:
     effects = waiting_to_object().after(HEARTBEAT_MS)
-    assert only(effects, contract.Rejoining).reason == "assigned again what is not subscribed"
+    assert only(effects, contract.Rejoining).reason == "assigned partitions of topics that are not subscribed once more"
 
 
 def test_a_member_whose_leader_comes_round_before_the_next_objection_stays_where_it_is() -> None:

@@ -72,7 +72,7 @@ def test_the_table_has_exactly_these_pairs() -> None:
 
 @pytest.mark.parametrize("state", [s for s in State if s is not State.IDLE])
 @pytest.mark.parametrize("stale", [ConsumerHeartbeatResponse, Unanswered, contract.MembershipRefused])
-def test_an_answer_that_is_not_awaited_changes_nothing(state: State, stale: type[consumer_contract.Event]) -> None:
+def test_an_answer_that_is_not_awaited_has_no_effect(state: State, stale: type[consumer_contract.Event]) -> None:
     driver = driver_in(state)
     before = (driver.state, driver.machine.identity, driver.machine.owned, driver.machine.next_wakeup_at_ms())
     assert driver.take(SAMPLE[stale]) == []
@@ -186,7 +186,7 @@ def test_a_seat_whose_debt_the_group_has_called_off_is_released_at_once() -> Non
     assert request.identity.generation == consumer_contract.RELEASE_EPOCH
 
 
-def test_a_seat_that_owes_joins_anew_if_the_process_that_it_goes_on_for_lives_and_gives_up_what_is_owed() -> None:
+def test_a_seat_that_owes_joins_anew_if_the_process_it_goes_on_for_lives_and_gives_up_the_owed_partitions() -> None:
     driver = driver_in(State.RESUMING)
     driver.take(consumer_contract.NewsExpected())
     effects = driver.answer(epoch=8)
@@ -199,7 +199,7 @@ def test_a_seat_that_owes_joins_anew_if_the_process_that_it_goes_on_for_lives_an
 @pytest.mark.parametrize(
     "error", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.FENCED_INSTANCE_ID]
 )
-def test_a_seat_whose_crashed_member_is_gone_owes_nothing_and_joins(error: ErrorCode) -> None:
+def test_a_seat_whose_crashed_member_is_gone_owes_no_partition_and_joins(error: ErrorCode) -> None:
     driver = Driver(resumes=OWING)
     driver.take(contract.Join())
     request = only(driver.answer(error=error), Ask).request
@@ -209,14 +209,14 @@ def test_a_seat_whose_crashed_member_is_gone_owes_nothing_and_joins(error: Error
     assert driver.machine.to_give_up == frozenset()
 
 
-def test_a_seat_that_owes_and_hears_nothing_for_a_session_owes_nothing_any_more() -> None:
+def test_a_seat_that_owes_and_gets_no_answer_for_a_session_owes_no_partition_any_more() -> None:
     driver = driver_in(State.RESUMING)
     request = only(driver.pass_ms(SESSION_MS), Ask).request
     assert request.identity.generation == consumer_contract.JOIN_EPOCH
     assert driver.machine.to_give_up == frozenset()
 
 
-def test_a_seat_that_owes_asks_again_with_all_of_it_when_nobody_answers() -> None:
+def test_a_seat_that_owes_asks_again_with_all_of_it_when_no_answer_comes() -> None:
     driver = Driver(resumes=OWING)
     driver.take(contract.Join())
     driver.take(Unanswered(request=driver.awaited, reason="a test"))
@@ -231,7 +231,7 @@ def test_a_seat_that_owes_and_closes_keeps_silent() -> None:
 
 
 @pytest.mark.parametrize("state", [State.RESUMING, State.RECONCILING, State.STABLE])
-def test_a_member_for_whom_there_is_news_asks_at_once_but_not_twice(state: State) -> None:
+def test_a_member_with_news_asks_at_once_but_not_twice(state: State) -> None:
     driver = driver_in(state)
     if driver.machine._awaited is not None:
         driver.answer(epoch=7)

@@ -80,7 +80,7 @@ def renamed(group: Group, seat: Who) -> Who:
     return Who(instance_id=seat.instance_id, member_id="own", generation=seat.generation)
 
 
-def test_a_seat_changes_its_member_id_and_nobody_notices_if_nobody_comes_or_goes() -> None:
+def test_a_seat_changes_its_member_id_without_a_rebalance_if_no_member_comes_or_goes() -> None:
     group, seat, other = two_at_rest()
     own = renamed(group, seat)
     assert group.beat(other) == ErrorCode.NONE

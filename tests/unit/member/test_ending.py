@@ -13,7 +13,7 @@ from spark_kgroup.member.consumer_contract import LEAVE_EPOCH
 from spark_kgroup.model import ErrorCode, MemberIdentity
 
 
-def test_a_fenced_member_has_no_timer_and_owns_nothing() -> None:
+def test_a_fenced_member_has_no_timer_and_owns_no_partition() -> None:
     driver = Driver().into(State.STABLE)
     driver.after(3_000)
     driver.answer_beat(ErrorCode.FENCED_INSTANCE_ID)
@@ -40,7 +40,7 @@ def test_leaving_ends_with_any_answer_and_not_with_a_connection_that_breaks() ->
     assert driver.state is State.CLOSED
 
 
-def test_a_dynamic_member_that_nobody_knows_has_nothing_to_leave() -> None:
+def test_a_dynamic_member_without_a_member_id_sends_no_leave_request() -> None:
     driver = Driver(instance_id=None).into(State.JOINING)
     assert driver.take(contract.Leave(reason="done")) == [contract.Left(error=ErrorCode.NETWORK_EXCEPTION)]
 
@@ -64,7 +64,7 @@ def test_a_member_without_a_connection_leaves_over_another_one() -> None:
 
 
 @pytest.mark.parametrize("state", [State.JOINING, State.SYNCING, State.STABLE, State.REVOKING])
-def test_a_dynamic_member_that_fails_leaves_for_nobody_comes_back_for_its_share(state: State) -> None:
+def test_a_dynamic_member_that_fails_leaves_the_group_at_once(state: State) -> None:
     """Java's consumer leaves in close(). Else the other members would wait for it until its session is over."""
     driver = Driver(instance_id=None)
     if state is State.JOINING:
@@ -86,21 +86,21 @@ def test_a_dynamic_member_that_fails_leaves_for_nobody_comes_back_for_its_share(
     assert driver.state is State.CLOSED
 
 
-def test_a_dynamic_member_that_the_group_never_had_has_nothing_to_leave_when_it_fails() -> None:
+def test_a_dynamic_member_that_the_group_never_had_sends_no_leave_request_when_it_fails() -> None:
     driver = Driver(instance_id=None).into(State.JOINING)
     assert none_of(driver.answer_join(error=ErrorCode.GROUP_MAX_SIZE_REACHED), contract.Send)
     assert driver.state is State.CLOSED
 
 
 @pytest.mark.parametrize("instance_id", [None, "seat-0"])
-def test_a_member_that_is_fenced_leaves_nothing(instance_id: str | None) -> None:
+def test_a_member_that_is_fenced_sends_no_leave_request(instance_id: str | None) -> None:
     driver = Driver(instance_id=instance_id).into(State.STABLE)
     driver.after(classic_driver.HEARTBEAT_MS)
     assert none_of(driver.answer_beat(ErrorCode.FENCED_INSTANCE_ID), contract.Send)
     assert driver.state is State.CLOSED
 
 
-def test_a_static_member_that_fails_says_nothing_and_its_seat_waits_for_the_next_process() -> None:
+def test_a_static_member_that_fails_sends_no_leave_request_and_its_seat_waits_for_the_next_process() -> None:
     driver = Driver().into(State.STABLE)
     driver.after(classic_driver.HEARTBEAT_MS)
     assert none_of(driver.answer_beat(ErrorCode.INVALID_GROUP_ID), contract.Send)
@@ -139,7 +139,7 @@ def failing_leader(instance_id: str | None = "seat-0") -> tuple[Driver, GroupRej
 
 
 @pytest.mark.parametrize("instance_id", [None, "seat-0"])
-def test_a_leader_whose_assignor_fails_leaves_all_what_they_claim_and_then_ends(instance_id: str | None) -> None:
+def test_a_leader_whose_assignor_fails_leaves_all_members_their_claims_and_then_ends(instance_id: str | None) -> None:
     driver, error, effects = failing_leader(instance_id)
     sync = request_in(effects)
     assert isinstance(sync, contract.SyncRequest)
@@ -160,7 +160,7 @@ def test_a_leader_whose_assignor_failed_joins_again_where_its_sync_came_too_late
     assert driver.state is State.STABLE
 
 
-def test_an_assignor_that_failed_in_an_earlier_generation_ends_nobody() -> None:
+def test_an_assignor_that_failed_in_an_earlier_generation_ends_no_member() -> None:
     driver = Driver().into(State.ASSIGNING)
     late = contract.AssignmentFailed(generation=-7, error=GroupRejected("late"), kept=KEPT)
     assert driver.take(late) == []

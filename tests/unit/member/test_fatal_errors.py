@@ -168,7 +168,7 @@ def test_a_member_that_had_the_rights_waits_a_minute_for_them_under_the_consumer
     ("error", "fix"),
     [
         (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "set `partition.assignment.strategy` to one that all of them support"),
-        (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "another type (share, streams, connect; `kgroup describe` says which)"),
+        (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "another type (share, streams, connect: `kgroup describe` says which)"),
         (ErrorCode.INVALID_SESSION_TIMEOUT, "set `session.timeout.ms` within"),
         (ErrorCode.INVALID_GROUP_ID, "set `group.id`"),
         (ErrorCode.GROUP_AUTHORIZATION_FAILED, "grant READ on the group"),
@@ -197,9 +197,7 @@ def test_a_refusal_under_the_classic_protocol_says_how_to_mend_it(error: int, fi
         (UNKNOWN, "retrying ConsumerGroupHeartbeat does not help: look for the reason in the log"),
     ],
 )
-def test_a_refusal_under_the_consumer_protocol_says_how_to_mend_it_and_what_the_broker_says(
-    error: int, fix: str
-) -> None:
+def test_a_refusal_under_the_consumer_protocol_says_how_to_mend_it_and_quotes_the_broker(error: int, fix: str) -> None:
     end = end_of(consumer_refused, "joining", error)
     assert isinstance(end, GroupRejected)
     assert fix in str(end)
@@ -207,7 +205,7 @@ def test_a_refusal_under_the_consumer_protocol_says_how_to_mend_it_and_what_the_
 
 
 @pytest.mark.parametrize(("refused", "where"), WHERE, ids=IDS)
-def test_a_fenced_member_tells_apart_who_has_its_seat_and_what_to_do(refused: Refused, where: str) -> None:
+def test_a_fenced_member_names_its_group_its_seat_and_the_change_to_make(refused: Refused, where: str) -> None:
     end = end_of(refused, where, ErrorCode.FENCED_INSTANCE_ID)
     if end is None:
         assert where == "releasing", "somebody else has taken the seat meanwhile: it looks again"

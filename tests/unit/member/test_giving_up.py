@@ -57,7 +57,7 @@ def test_a_member_that_missed_a_generation_loses_its_partitions_a_session_after_
     assert only(driver.after(SESSION_MS), contract.Lost).partitions == parts(0, 1)
 
 
-def test_a_commit_refused_under_an_earlier_identity_changes_nothing() -> None:
+def test_a_commit_refused_under_an_earlier_identity_has_no_effect() -> None:
     driver = Driver().into(State.STABLE)
     old = driver.machine.identity
     driver.rebalance_to(0, 1)
@@ -73,7 +73,7 @@ def protocols_of(request: contract.Request) -> tuple[tuple[str, Subscription], .
     return request.protocols
 
 
-def test_an_eager_member_that_has_given_everything_up_tells_its_assignor_what_it_was_assigned_last() -> None:
+def test_an_eager_member_that_has_given_all_partitions_up_tells_its_assignor_its_last_assignment() -> None:
     """StickyAssignor.onAssignment: eager members own no partition when they join, yet would like their last ones."""
     driver = Driver(assignors=(EAGER,)).into(State.STABLE)
     driver.take(contract.RejoinWanted(reason="test"))
@@ -81,7 +81,7 @@ def test_an_eager_member_that_has_given_everything_up_tells_its_assignor_what_it
     assert (subscription.owned, subscription.user_data) == (frozenset(), b"range:2@1")
 
 
-def test_an_eager_member_whose_session_is_over_has_nothing_that_it_would_like_again() -> None:
+def test_an_eager_member_whose_session_is_over_claims_no_former_partition() -> None:
     driver = Driver(assignors=(EAGER,)).into(State.STABLE)
     driver.after(3_000)
     driver.answer_beat(ErrorCode.UNKNOWN_MEMBER_ID)

@@ -45,7 +45,7 @@ def held_for_ms(driver: Driver) -> int:
 
 
 @pytest.mark.parametrize("where", PARKED)
-def test_a_member_whose_request_is_never_answered_owns_nothing_after_a_session(where: str) -> None:
+def test_a_member_whose_request_is_never_answered_owns_no_partition_after_a_session(where: str) -> None:
     assert held_for_ms(parked(where)) == SESSION_MS
 
 
@@ -116,7 +116,7 @@ def test_a_newcomers_join_may_be_parked_for_longer_than_a_session() -> None:
 
 @pytest.mark.parametrize("where", PARKED)
 @pytest.mark.parametrize("error", GOOD)
-def test_a_parked_request_costs_nothing_while_looks_are_answered(where: str, error: int) -> None:
+def test_a_parked_request_costs_no_partition_while_looks_are_answered(where: str, error: int) -> None:
     """A parked member does not expire (ClassicGroupMember.hasSatisfiedHeartbeat), and looks confirm that."""
     driver = parked(where)
     for _ in range(600):
@@ -162,7 +162,7 @@ def test_a_look_of_a_newcomer_asks_only_who_coordinates() -> None:
 
 
 @pytest.mark.parametrize("where", PARKED)
-def test_a_look_that_is_not_answered_changes_nothing_and_the_next_one_is_due(where: str) -> None:
+def test_a_look_that_is_not_answered_has_no_effect_and_the_next_one_is_due(where: str) -> None:
     driver = parked(where)
     driver.after(LOOK_MS)
     assert none_of(driver.after(LOOK_MS), contract.Lost)
@@ -172,7 +172,7 @@ def test_a_look_that_is_not_answered_changes_nothing_and_the_next_one_is_due(whe
 
 
 @pytest.mark.parametrize("where", PARKED)
-def test_a_refusal_of_an_earlier_look_changes_nothing(where: str) -> None:
+def test_a_refusal_of_an_earlier_look_has_no_effect(where: str) -> None:
     driver = parked(where)
     driver.after(LOOK_MS)
     stale = driver.looks[-1]
@@ -210,7 +210,7 @@ def test_a_look_that_finds_the_membership_over_joins_over_another_connection(whe
 
 @pytest.mark.parametrize("where", PARKED)
 @pytest.mark.parametrize("error", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE])
-def test_a_look_that_finds_the_coordinator_gone_asks_the_new_one_and_loses_nothing(where: str, error: int) -> None:
+def test_a_look_that_finds_the_coordinator_gone_asks_the_new_one_and_loses_no_partition(where: str, error: int) -> None:
     driver = parked(where)
     driver.after(LOOK_MS)
     effects = driver.answer_look(error)
@@ -268,7 +268,7 @@ def test_a_commit_of_the_last_generation_has_the_coordinator_looked_at_at_once(w
 
 
 @pytest.mark.parametrize("where", PARKED)
-def test_a_commit_of_the_last_generation_asks_nobody_while_there_is_no_connection(where: str) -> None:
+def test_a_commit_of_the_last_generation_sends_no_request_while_there_is_no_connection(where: str) -> None:
     driver = parked(where)
     driver.lose_connection()
     assert refused_commit(driver, ErrorCode.ILLEGAL_GENERATION) == []

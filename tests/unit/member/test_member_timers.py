@@ -65,7 +65,7 @@ def test_a_member_whose_neighbour_joins_asks_at_once_and_joins_if_the_group_reba
     assert isinstance(request_in(effects), contract.JoinRequest)
 
 
-def test_a_member_whose_neighbours_join_asks_once_and_again_after_an_interval_if_nothing_has_changed() -> None:
+def test_a_member_whose_neighbours_join_asks_once_and_again_after_an_interval_if_the_answer_is_the_same() -> None:
     driver = Driver().into(State.STABLE)
     driver.take(contract.NeighbourJoins())
     assert driver.take(contract.NeighbourJoins()) == []
@@ -210,7 +210,7 @@ def refuse(driver: Driver, state: State, error: int) -> list[contract.Effect]:
 
 @pytest.mark.parametrize("error", GONE)
 @pytest.mark.parametrize("state", [State.JOINING, State.SYNCING, State.STABLE, State.REVOKING])
-def test_a_coordinator_that_moved_is_looked_up_again_and_nothing_is_lost(state: State, error: int) -> None:
+def test_a_coordinator_that_moved_is_looked_up_again_and_no_partition_is_lost(state: State, error: int) -> None:
     driver = Driver().into(state)
     driver.answer_beat() if state is State.REVOKING else None
     held = driver.machine.owned
@@ -224,7 +224,7 @@ def test_a_coordinator_that_moved_is_looked_up_again_and_nothing_is_lost(state: 
 
 
 @pytest.mark.parametrize("state", [State.JOINING, State.ASSIGNING, State.SYNCING, State.STABLE, State.REVOKING])
-def test_a_lost_connection_is_opened_again_and_nothing_is_lost(state: State) -> None:
+def test_a_lost_connection_is_opened_again_and_no_partition_is_lost(state: State) -> None:
     driver = Driver().into(state)
     held = driver.machine.owned
     effects = driver.lose_connection()

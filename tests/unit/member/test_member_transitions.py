@@ -74,7 +74,7 @@ def test_the_table_has_exactly_these_pairs() -> None:
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_a_closed_member_answers_nothing(event: type[contract.Event]) -> None:
+def test_a_closed_member_ignores_every_event(event: type[contract.Event]) -> None:
     assert Driver().into(State.CLOSED).take(SAMPLE[event]) == []
 
 
@@ -91,7 +91,7 @@ STALE = (
 
 @pytest.mark.parametrize("state", [s for s in State if s is not State.IDLE])
 @pytest.mark.parametrize("stale", STALE, ids=lambda event: type(event).__name__)
-def test_an_answer_that_is_not_awaited_changes_nothing(state: State, stale: contract.Event) -> None:
+def test_an_answer_that_is_not_awaited_has_no_effect(state: State, stale: contract.Event) -> None:
     driver = Driver().into(state)
     before = (driver.state, driver.machine.identity, driver.machine.owned, driver.machine.next_wakeup_at_ms())
     assert driver.take(stale) == []

@@ -13,13 +13,13 @@ def wait_after_a_vain_join_ms(pacing: Pacing) -> int:
     return next(at_ms for at_ms in range(0, 100_000, 100) if pacing.rejoins_at_once(at_ms))
 
 
-def test_a_member_whose_joins_change_nothing_waits_longer_after_each_of_them() -> None:
+def test_a_member_whose_joins_have_no_effect_waits_longer_after_each_of_them() -> None:
     pacing = Pacing(INTERVAL_MS, jitter=lambda: 0.0)
     assert pacing.rejoins_at_once(0)
     assert [wait_after_a_vain_join_ms(pacing) for _ in range(3)] == [2_000, 4_000, 8_000]
 
 
-def test_a_member_whose_join_changed_something_joins_at_once_again() -> None:
+def test_a_member_whose_join_had_an_effect_may_join_at_once_again() -> None:
     pacing = Pacing(INTERVAL_MS, jitter=lambda: 0.0)
     wait_after_a_vain_join_ms(pacing)
     pacing.on_synced(vain=False, now_ms=0)

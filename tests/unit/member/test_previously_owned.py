@@ -28,7 +28,7 @@ def heir(*indexes: int, of: Assignor = COOPERATIVE) -> Driver:
     return driver
 
 
-def test_the_first_join_claims_what_was_previously_owned_in_the_generation_it_is_known_from() -> None:
+def test_the_first_join_claims_previously_owned_partitions_in_the_generation_they_are_known_from() -> None:
     """KIP-792: a member that was given one of them since claims it in a later generation, and wins."""
     subscription = claim(heir(0, 1).last_sent())
     assert (subscription.owned, subscription.generation) == (parts(0, 1), 4)
@@ -102,7 +102,7 @@ def test_a_previously_owned_partition_that_is_assigned_later_is_no_longer_to_be_
     assert (driver.state, driver.machine.to_give_up) == (State.STABLE, frozenset())
 
 
-def test_a_lost_membership_claims_nothing_previously_owned_any_more() -> None:
+def test_a_lost_membership_claims_no_previously_owned_partition_any_more() -> None:
     driver = heir(0)
     driver.answer_join(generation=7)
     driver.answer_sync()
@@ -112,5 +112,5 @@ def test_a_lost_membership_claims_nothing_previously_owned_any_more() -> None:
     assert (subscription.owned, subscription.generation) == (frozenset(), NO_GENERATION)
 
 
-def test_an_eager_member_claims_nothing_previously_owned() -> None:
+def test_an_eager_member_claims_no_previously_owned_partition() -> None:
     assert claim(heir(0, of=EAGER).last_sent()).owned == frozenset()

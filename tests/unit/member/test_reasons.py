@@ -55,7 +55,7 @@ def test_a_loss_says_which_request_was_refused_and_how(api: str, error: ErrorCod
     assert join.reason == f"{api}: {error.name}"
 
 
-def test_a_member_that_fell_behind_says_why_it_lost_what_it_did_not_claim() -> None:
+def test_a_member_that_fell_behind_says_why_it_lost_the_partitions_it_did_not_claim() -> None:
     driver = Driver().into(State.STABLE)
     driver.rebalance_to(0, 1, 2)  # the join claimed 0 and 1
     lost = only(driver.answer_beat(ErrorCode.ILLEGAL_GENERATION), contract.Lost)
@@ -95,7 +95,7 @@ def looked(error: int) -> list[contract.Effect]:
 
 
 @pytest.mark.parametrize("error", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REQUEST_TIMED_OUT])
-def test_a_look_that_may_be_tried_again_changes_nothing(error: int) -> None:
+def test_a_look_that_may_be_tried_again_has_no_effect(error: int) -> None:
     driver = Driver().into(State.STABLE)
     driver.take(contract.RejoinWanted(reason="test"))
     driver.after(HEARTBEAT_MS + HEARTBEAT_MS // 2)
@@ -148,10 +148,10 @@ def test_a_partition_given_up_and_assigned_again_makes_the_member_rejoin_with_th
     driver.answer_beat()
     assert driver.state is State.STABLE
     effects = driver.give_up(1)
-    assert only(effects, contract.Rejoining).reason == "given up what is assigned again"
+    assert only(effects, contract.Rejoining).reason == "given up partitions that are assigned again"
 
 
-def test_giving_up_what_is_not_assigned_changes_nothing_of_a_member_at_rest() -> None:
+def test_giving_up_partitions_that_are_not_assigned_has_no_effect_on_a_member_at_rest() -> None:
     driver = Driver().into(State.STABLE)
     assert driver.give_up(7) == []
     assert driver.machine.owned == parts(0, 1)

@@ -47,7 +47,7 @@ def test_a_renamed_seat_keeps_its_generation_and_its_partitions_and_knows_no_lea
     assert (driver.machine.leader_id, driver.state) == ("", State.STABLE)
 
 
-def test_a_join_that_a_renamed_seat_is_made_to_send_says_something_new() -> None:
+def test_a_join_that_a_renamed_seat_is_made_to_send_differs_from_its_last_one() -> None:
     """Else a coordinator with another leader answers it from the current generation (ClassicGroupMember.matches)."""
     driver = renamed()
     before = [request for request in driver.sent if isinstance(request, contract.JoinRequest)][-1].protocols
@@ -100,7 +100,7 @@ def test_a_seat_whose_renaming_was_carried_out_and_never_answered_joins_under_it
     assert driver.machine.owned == parts(0, 1)
 
 
-def test_a_seat_whose_renaming_was_never_answered_and_that_somebody_else_has_is_fenced() -> None:
+def test_a_seat_whose_renaming_was_never_answered_and_that_another_process_has_is_fenced() -> None:
     driver = fenced_after_a_lost_answer()
     failed = only(driver.take(contract.SeatSeen(member_id="another")), contract.Failed)
     assert isinstance(failed.error, FencedInstanceId)
@@ -128,14 +128,14 @@ def test_a_rebalance_that_is_wanted_while_a_seat_is_renamed_is_made_up_for(renam
     assert of_join(driver).reason == "partitions were added"
 
 
-def test_a_seat_that_gives_something_up_while_it_is_renamed_does_not_claim_it() -> None:
+def test_a_seat_that_gives_a_partition_up_while_it_is_renamed_does_not_claim_it() -> None:
     driver = Driver().into(State.RENAMING)
     driver.give_up(1)
     driver.answer_rename()
     assert of_join(driver).protocols[0][1].owned == parts(0)
 
 
-def test_a_refused_commit_under_the_old_id_says_nothing_while_a_seat_is_renamed() -> None:
+def test_a_refused_commit_under_the_old_id_has_no_effect_while_a_seat_is_renamed() -> None:
     driver = Driver().into(State.RENAMING)
     fenced = contract.MembershipRefused(identity=driver.machine.identity, error=ErrorCode.FENCED_INSTANCE_ID)
     assert driver.take(fenced) == []
@@ -160,7 +160,7 @@ def test_a_member_is_never_renamed_that_has_no_id_of_its_own_or_is_eager_or_dyna
     assert driver.state is State.STABLE
 
 
-def test_a_newcomer_whose_join_a_change_of_type_cut_off_has_the_group_rebalance_with_something_new() -> None:
+def test_a_newcomer_whose_join_a_change_of_type_cut_off_has_the_group_rebalance_by_a_join_unlike_the_last_one() -> None:
     driver = Driver().into(State.JOINING)
     first = of_join(driver).protocols
     driver.answer_join(error=ErrorCode.REBALANCE_IN_PROGRESS)
@@ -173,7 +173,7 @@ def test_a_newcomer_whose_join_a_change_of_type_cut_off_has_the_group_rebalance_
     assert of_join(driver).protocols not in (first, second)
 
 
-def test_a_process_that_was_paused_before_its_renaming_loses_what_the_group_may_have_given_away_meanwhile() -> None:
+def test_a_process_paused_before_its_renaming_loses_partitions_the_group_may_have_given_away_meanwhile() -> None:
     driver = Driver().into(State.RENAMING)
     owned, generation = driver.machine.owned, driver.machine.identity.generation
     driver.answer_rename()

@@ -35,7 +35,7 @@ def fenced(driver: Driver) -> list[contract.Effect]:
     return driver.answer_sync(error=ErrorCode.FENCED_INSTANCE_ID)
 
 
-def test_a_seat_that_the_coordinator_gives_to_whom_we_replaced_is_taken_again() -> None:
+def test_a_seat_that_the_coordinator_gives_to_the_replaced_process_is_taken_again() -> None:
     driver = back()
     fenced(driver)
     join = request_in(driver.take(contract.SeatSeen(member_id=BEFORE)))
@@ -53,7 +53,7 @@ def test_a_fenced_member_whose_seat_a_third_process_has_ends() -> None:
     assert (failed.error.group, failed.error.instance_id) == ("g", "seat-0")
 
 
-def test_a_second_answer_about_the_seat_changes_nothing() -> None:
+def test_a_second_answer_about_the_seat_has_no_effect() -> None:
     """1. The seat is ours. 2. The join that is due will tell the rest. 3. An answer comes that was asked for before."""
     driver = back()
     fenced(driver)
@@ -70,7 +70,7 @@ def test_a_fenced_member_whose_seat_is_its_own_or_nobodys_joins_with_the_id_it_h
     assert request_in(driver.after(RETRY_BACKOFF_MS)).identity.member_id == ME
 
 
-def test_a_fenced_member_that_hears_nothing_of_its_seat_joins_after_a_backoff() -> None:
+def test_a_fenced_member_without_an_answer_about_its_seat_joins_after_a_backoff() -> None:
     driver = back()
     fenced(driver)
     assert driver.after(RETRY_BACKOFF_MS - 1) == []
@@ -93,6 +93,6 @@ def test_a_fenced_member_whose_id_a_generation_confirmed_ends() -> None:
     assert isinstance(only(driver.answer_beat(ErrorCode.FENCED_INSTANCE_ID), contract.Failed).error, FencedInstanceId)
 
 
-def test_a_fenced_member_that_replaced_nobody_ends() -> None:
+def test_a_fenced_member_that_replaced_no_process_ends() -> None:
     driver = Driver().into(State.SYNCING)
     assert isinstance(only(fenced(driver), contract.Failed).error, FencedInstanceId)

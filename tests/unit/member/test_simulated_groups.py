@@ -152,14 +152,14 @@ def test_a_new_seat_whose_rebalance_brokers_end_to_rename_another_one_has_its_sh
     checked(SCENARIOS["own ids, mixed"], 3936)
 
 
-def test_a_group_without_faults_that_is_asked_to_rejoin_loses_nothing() -> None:
+def test_a_group_without_faults_that_is_asked_to_rejoin_loses_no_partition() -> None:
     for seed in seeds_of(WITHOUT_FAULTS, KINDS):
         world = checked(Scenario(dynamic=1, kinds=WISHES), seed)
         assert not world.invariants.lost, seed
         assert not world.invariants.fences, seed
 
 
-def test_a_group_whose_connections_break_loses_nothing() -> None:
+def test_a_group_whose_connections_break_loses_no_partition() -> None:
     for seed in seeds_of(CONNECTIONS_BREAK, KINDS):
         world = checked(Scenario(dynamic=1, kinds=(faults.break_connection, *WISHES)), seed)
         assert not world.invariants.lost, seed
@@ -172,7 +172,7 @@ def test_a_process_that_returns_within_its_session_keeps_the_partitions_it_was_r
         checked(scenario, seed, all_return_in_time=True)
 
 
-def test_processes_that_die_between_the_two_requests_of_renaming_lose_nothing_and_make_no_generation() -> None:
+def test_processes_that_die_between_the_two_requests_of_renaming_lose_no_partition_and_make_no_generation() -> None:
     scenario = Scenario(own_ids=True, own_ids_in_company=True, kinds=RENAMES)
     for seed in seeds_of(DEATHS, KINDS):
         world = scenario.world(seed)
@@ -186,7 +186,7 @@ def test_processes_that_die_between_the_two_requests_of_renaming_lose_nothing_an
         assert not world.invariants.fences, seed
 
 
-def test_a_seat_that_is_renamed_while_it_is_alone_and_has_adopted_nothing_reads_what_nobody_else_reads() -> None:
+def test_a_seat_that_is_renamed_alone_and_before_its_first_adoption_shares_no_partition_with_another_reader() -> None:
     """A seat that is renamed in company may fare worse: of the worlds above ("own ids, mixed") one in twenty has two
     owners of a partition, and one in four a loss at a member that took no part (decision 104)."""
     renamings = 0

@@ -18,7 +18,7 @@ def test_a_mutant_that_no_test_calls_has_survived() -> None:
     assert verdict.killed_percent == 50
 
 
-def test_a_room_of_which_nothing_was_tried_has_not_passed() -> None:
+def test_a_room_without_a_tried_mutant_has_not_passed() -> None:
     assert verdict_on("room", ALL, {}).killed_percent == 0
 
 

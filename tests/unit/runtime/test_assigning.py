@@ -58,7 +58,7 @@ def test_heartbeats_of_other_seats_go_out_while_an_assignor_is_busy(busy: BusyAs
 
 
 @pytest.mark.parametrize(("translate", "api"), [("to_event", JoinGroupResponse), ("to_message", contract.SyncRequest)])
-def test_heartbeats_of_other_seats_go_out_while_everybody_s_subscriptions_or_shares_are_translated(
+def test_heartbeats_of_other_seats_go_out_while_subscriptions_or_shares_of_all_members_are_translated(
     translate: str, api: type[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, may_end, translated = threading.Event(), threading.Event(), getattr(classic_work, translate)

@@ -158,7 +158,7 @@ def test_members_that_swapped_their_racks_lack_no_share_until_the_next_rebalance
     assert find_unshared(swapped, there) == set()
 
 
-def test_a_custom_assignor_says_what_it_leaves_out() -> None:
+def test_a_custom_assignor_names_the_partitions_it_leaves_out() -> None:
     class AllButTheFirst(FirstTakesAll):
         def assign(self, *given: Any) -> Any:
             return {who: {tp for tp in share if tp.partition} for who, share in super().assign(*given).items()}

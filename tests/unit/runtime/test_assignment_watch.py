@@ -95,7 +95,9 @@ def followed(
 
 
 @in_a_world()
-async def test_a_seat_that_was_asked_back_with_nothing_has_its_share_after_one_rebalance(world: BrokerWorld) -> None:
+async def test_a_seat_that_was_asked_back_without_partitions_has_its_share_after_one_rebalance(
+    world: BrokerWorld,
+) -> None:
     """1. A new seat joins. 2. Brokers convert the group to rename another seat (`runtime.own_ids`), and end the
     rebalance. 3. The seat is asked back, and no partition lacks an owner."""
     coordinator = Coordinator(world)
@@ -292,7 +294,7 @@ async def test_a_rebalance_for_a_partition_that_may_be_remembered_waits_for_the_
 
 
 @followed(work=HOLDING)
-async def test_partitions_that_are_new_wait_for_nobody(coordinator: Coordinator, group: Group) -> None:
+async def test_partitions_that_are_new_wait_for_no_member(coordinator: Coordinator, group: Group) -> None:
     coordinator.world.leaders[A1] = 0
     coordinator.describes(A0, leader="leader-anew")
     await until(lambda: len(coordinator.reasons) == 2)
@@ -335,7 +337,7 @@ async def test_a_process_asks_once_for_all_its_seats(world: BrokerWorld) -> None
 
 
 @followed()
-async def test_a_group_whose_rebalances_leave_out_something_else_each_time_is_forced_ever_more_rarely(
+async def test_a_group_whose_rebalances_leave_out_other_partitions_each_time_is_forced_ever_more_rarely(
     coordinator: Coordinator, group: Group
 ) -> None:
     coordinator.mends = False

@@ -102,7 +102,7 @@ async def seated(
 @pytest.mark.parametrize(
     ("spoken", "request_type"), [((0, 1), NEWEST), ((0, 0), OLDEST)], ids=["Kafka 4.0", "Kafka 3.7"]
 )
-def test_a_seat_owns_what_it_is_assigned_in_whichever_version_the_broker_speaks(
+def test_a_seat_owns_its_assignment_in_whichever_version_the_broker_speaks(
     spoken: tuple[int, int], request_type: type
 ) -> None:
     @in_a_world(ranges={**RANGES, KEY: spoken})
@@ -197,7 +197,7 @@ async def test_a_topic_that_brokers_match_before_the_member_does_is_owned_and_su
 
 
 @in_a_world()
-async def test_a_seat_whose_heartbeat_is_not_answered_keeps_what_it_owns_and_asks_again(world: BrokerWorld) -> None:
+async def test_a_seat_whose_heartbeat_is_not_answered_keeps_its_partitions_and_asks_again(world: BrokerWorld) -> None:
     coordinator = Coordinator(world)
     async with seated(world) as group:
         await until(lambda: len(group.view().seats[0].owned_since) == 2)
@@ -287,7 +287,7 @@ async def test_committed_offsets_are_asked_for_as_the_member_and_again_in_its_ne
 
 
 @in_a_world()
-async def test_committed_offsets_of_a_membership_that_is_over_are_asked_for_by_nobody_s_member(
+async def test_committed_offsets_of_a_membership_that_is_over_are_asked_for_without_a_member_id(
     world: BrokerWorld,
 ) -> None:
     coordinator = Coordinator(world)

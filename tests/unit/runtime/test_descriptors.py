@@ -48,7 +48,9 @@ def test_the_soft_limit_is_raised_as_far_as_the_seats_need_it() -> None:
         assert soft() == raised
 
 
-def test_a_hard_limit_without_room_for_the_seats_is_named_with_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hard_limit_without_room_for_the_seats_is_named_with_the_limit_they_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
     text = r"60 seats need \d+ file descriptors in this process, whose limit is 64\. Raise the limit .*fewer members"
     with pytest.raises(EnvironmentProblem, match=text):

@@ -86,7 +86,7 @@ def test_a_seat_whose_user_may_not_read_the_group_names_itself_its_group_the_cau
         (CONSUMER, "does not speak the consumer protocol", "set `group.protocol` to classic"),
     ],
 )
-def test_a_seat_whose_broker_is_too_old_names_itself_its_group_the_cause_and_what_is_needed(
+def test_a_seat_whose_broker_is_too_old_names_itself_its_group_the_cause_and_the_needed_version(
     protocol: str, cause: str, fix: str
 ) -> None:
     ranges = {key: spoken for key, spoken in RANGES.items() if key != JOIN[protocol]}

@@ -233,7 +233,7 @@ async def test_a_topic_that_the_leader_may_not_see_for_a_moment_has_not_lost_its
 
 
 @led()
-async def test_a_member_whose_subscription_nobody_can_read_gets_nothing_and_the_others_all(
+async def test_a_member_with_an_unreadable_subscription_gets_no_partition_and_other_members_get_all(
     coordinator: Coordinator, group: Group
 ) -> None:
     for generation, odd in enumerate([b"", b"\0\1\xff\xff\xff\x7fjunk", b"\xff\xff"], start=2):
@@ -243,7 +243,7 @@ async def test_a_member_whose_subscription_nobody_can_read_gets_nothing_and_the_
         assert view.seats[0].owned_since.keys() == {A0}
 
 
-def test_a_topic_of_which_brokers_do_not_say_what_it_is_holds_up_neither_rebalances_nor_looks(
+def test_a_topic_that_brokers_do_not_describe_holds_up_neither_rebalances_nor_looks(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(classic_work, "TOPIC_PATIENCE_MS", 100)
@@ -264,8 +264,11 @@ def test_a_topic_of_which_brokers_do_not_say_what_it_is_holds_up_neither_rebalan
         await group.wait_until(lambda view: len(view.seats[0].owned_since) == 2, 10_000)
         assert coordinator.reasons[2:] == ["partition count changed (a: 1 -> 2)"]
         assert world.described["other"][2] == (unclear_0,)
-        (warning,) = [record.getMessage() for record in caplog.records if "the others go on" in record.getMessage()]
-        assert "Topic 'unclear' is left out" in warning
+        (warning,) = [
+            record.getMessage() for record in caplog.records if "Other topics are not affected" in record.getMessage()
+        ]
+        assert "do not describe topic 'unclear' now" in warning
+        assert "so it is left out" in warning
         assert "LEADER_NOT_AVAILABLE: unclear" in warning
         monkeypatch.setattr(world, "topic", topic)
         world.leaders |= {unclear_0: 0, TopicPartition("unclear", 1): 0}

@@ -116,7 +116,7 @@ async def park_a_join(world: Coordinated, session: Session) -> None:
 
 
 @with_a_session
-async def test_a_parked_join_costs_nothing_while_heartbeats_past_it_are_answered(
+async def test_a_parked_join_costs_no_partition_while_heartbeats_past_it_are_answered(
     world: Coordinated, session: Session
 ) -> None:
     await park_a_join(world, session)

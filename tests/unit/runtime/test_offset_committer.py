@@ -80,7 +80,7 @@ def refuse(world: BrokerWorld, code: int, when: Callable[[dict[TopicPartition, s
 
 
 @with_a_group
-async def test_the_note_stands_beside_one_partition_of_each_topic_and_the_mark_beside_the_others(
+async def test_the_note_stands_beside_one_partition_of_each_topic_and_the_mark_beside_all_other_partitions(
     world: BrokerWorld, group: Group
 ) -> None:
     partitions = [TopicPartition(topic, index) for topic in ("a", "b") for index in (3, 5, 8)]
@@ -92,7 +92,7 @@ async def test_the_note_stands_beside_one_partition_of_each_topic_and_the_mark_b
 
 
 @with_a_group
-async def test_what_is_written_names_the_topic_that_was_read(world: BrokerWorld, group: Group) -> None:
+async def test_a_commit_names_the_topic_that_was_read(world: BrokerWorld, group: Group) -> None:
     partitions = [TopicPartition(topic, index) for topic in ("a", "b") for index in (0, 1)]
     await group.commits.commit(WHO, dict.fromkeys(partitions, 7), {"a": " 6f1c2f0e"})
     (beside,) = commits(world)
@@ -100,7 +100,7 @@ async def test_what_is_written_names_the_topic_that_was_read(world: BrokerWorld,
 
 
 @with_a_group
-async def test_a_large_commit_is_cut_to_what_a_broker_takes(world: BrokerWorld, group: Group) -> None:
+async def test_a_large_commit_is_cut_to_a_broker_s_bound(world: BrokerWorld, group: Group) -> None:
     positions = {TopicPartition("a", index): index for index in range(4 * COMMIT_PARTITIONS_MAX + 1)}
     assert await group.commits.commit(WHO, positions) == positions.keys()
     assert [len(beside) for beside in commits(world)] == [COMMIT_PARTITIONS_MAX] * 4 + [1]
@@ -182,7 +182,7 @@ def test_a_commit_to_a_coordinator_that_is_silent_ends_in_time(monkeypatch: pyte
 
 
 @with_a_group
-async def test_a_coordinator_that_takes_nothing_is_not_asked_for_each_partition(
+async def test_a_coordinator_that_takes_no_offset_is_not_asked_for_each_partition(
     world: BrokerWorld, group: Group
 ) -> None:
     refuse(world, ErrorCode.UNKNOWN_SERVER_ERROR, lambda _: True)
@@ -192,7 +192,7 @@ async def test_a_coordinator_that_takes_nothing_is_not_asked_for_each_partition(
 
 
 @with_a_group
-async def test_a_note_that_is_too_long_gives_way_to_the_mark_and_then_to_nothing(
+async def test_a_note_that_is_too_long_gives_way_to_the_mark_and_then_to_an_empty_text(
     world: BrokerWorld, group: Group
 ) -> None:
     positions = {TopicPartition("a", 0): 7, TopicPartition("a", 1): 8}

@@ -33,7 +33,7 @@ B = member("b", has=parts(2), claims=parts())
 GROUP = DescribedGroup(group="g", state="Stable", protocol="cooperative-sticky", members=(A, B))
 
 
-def test_a_group_in_which_nobody_claims_more_than_it_has_is_at_rest() -> None:
+def test_a_group_in_which_no_member_claims_more_than_it_has_is_at_rest() -> None:
     assert at_rest(GROUP, OURS)
 
 
@@ -56,7 +56,7 @@ def test_a_group_is_not_at_rest_that(circumstance: str) -> None:
     assert not at_rest(NOT_AT_REST[circumstance], OURS)
 
 
-def test_seats_are_alone_in_a_group_that_has_all_of_them_and_nobody_else() -> None:
+def test_seats_are_alone_in_a_group_that_has_all_of_them_and_no_other_member() -> None:
     both = {**OURS, "m-b": frozenset({"orders"})}
     assert alone(GROUP, both)
     assert not alone(GROUP, OURS)

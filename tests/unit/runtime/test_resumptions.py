@@ -48,34 +48,34 @@ def owing(owned: frozenset[TopicPartition]) -> dict[str | None, SeatDebt]:
     return {"a": SeatDebt(member_id="id of a", epoch=5, owned=owned)}
 
 
-def test_a_seat_whose_target_has_all_that_it_owned_owes_nothing() -> None:
+def test_a_seat_whose_target_has_all_that_it_owned_owes_no_partition() -> None:
     assert found(member("a", parts(0, 1, 2), parts(0, 1, 2, 3))) == {}
 
 
-def test_a_seat_that_died_before_it_heard_of_a_new_target_owes_what_is_not_in_it() -> None:
+def test_a_seat_that_died_before_it_heard_of_a_new_target_owes_the_partitions_that_are_not_in_it() -> None:
     assert found(member("a", parts(0, 1, 2), parts(0)), member("b", parts(), parts(1, 2))) == owing(parts(0, 1, 2))
 
 
-def test_a_seat_that_died_when_it_had_heard_owes_what_nobody_has() -> None:
+def test_a_seat_that_died_when_it_had_heard_owes_the_partitions_without_an_owner() -> None:
     """Partitions that a member is told to give up are in no member's assignment."""
     assert found(member("a", parts(0), parts(0)), member("b", parts(2), parts(1, 2))) == owing(parts(0, 1))
 
 
-def test_a_seat_owes_nothing_that_somebody_else_has() -> None:
+def test_a_seat_owes_no_partition_that_another_member_has() -> None:
     assert found(member("a", parts(0), parts(0)), member("b", parts(1, 2), parts(1, 2))) == {}
 
 
-def test_a_seat_owes_what_is_of_a_topic_that_is_subscribed_no_more() -> None:
+def test_a_seat_owes_partitions_of_a_topic_that_is_subscribed_no_more() -> None:
     left = parts(0, of="clicks")
     assert found(member("a", left, left), before=left) == owing(left)
 
 
-def test_a_seat_resumes_as_the_very_member_that_owned_what_it_owes() -> None:
+def test_a_seat_resumes_as_the_very_member_that_owned_the_owed_partitions() -> None:
     owes = member("a", parts(0, 1, 2), parts())
     assert found(owes, by="id of a") == owing(parts(0, 1, 2))
 
 
-def test_a_seat_that_another_member_has_meanwhile_owes_nothing() -> None:
+def test_a_seat_that_another_member_has_meanwhile_owes_no_partition() -> None:
     """The seat's new process takes the seat over at once, which fences that member."""
     assert found(member("a", parts(0, 1, 2), parts()), by="a member before") == {}
 
@@ -90,7 +90,7 @@ def test_a_seat_that_another_member_has_meanwhile_owes_nothing() -> None:
     ],
     ids=["released", "a classic member", "another seat", "a dynamic member"],
 )
-def test_a_seat_that_the_group_does_not_have_as_a_member_owes_nothing(gone: DescribedMember) -> None:
+def test_a_seat_that_the_group_does_not_have_as_a_member_owes_no_partition(gone: DescribedMember) -> None:
     assert found(gone) == {}
 
 

@@ -149,7 +149,7 @@ def test_an_assignor_that_cannot_be_imported_is_an_error_of_the_start() -> None:
         pytest.param([ErrorCode.GROUP_AUTHORIZATION_FAILED], {}, id="a right that is missing, which the seats tell of"),
     ],
 )
-def test_an_owner_is_told_what_the_group_has_committed_before_a_seat_joins(
+def test_an_owner_is_told_the_group_s_committed_offsets_before_a_seat_joins(
     answers: list[int], expected: Mapping[TopicPartition, int]
 ) -> None:
     @on_a_loop

@@ -97,7 +97,7 @@ async def test_shares_are_known_when_each_seat_has_its_target_in_the_target_s_ep
 
 
 @on_a_loop
-async def test_a_seat_for_which_the_group_has_news_is_told_to_ask_and_the_others_are_not() -> None:
+async def test_a_seat_for_which_the_group_has_news_is_told_to_ask_and_other_seats_are_not() -> None:
     world = World(described(member("a", 2), member("b", 1)), Seat("a", 2), Seat("b", 1, lambda: arrive()))
 
     def arrive() -> None:
@@ -119,7 +119,7 @@ async def test_a_seat_that_has_not_reached_its_target_is_told_until_it_has() -> 
 
 
 @on_a_loop
-async def test_nothing_is_known_while_the_group_computes_new_targets_or_nobody_says() -> None:
+async def test_targets_are_unknown_while_the_group_computes_new_ones_or_no_answer_comes() -> None:
     world = World(described(member("a", 2), member("b", 2), state="Assigning"), Seat("a", 2), Seat("b", 2))
     world.failures = 1
     await world.run(lambda: world.failures == 0)

@@ -75,7 +75,7 @@ def test_members_are_parsed_from_the_table_of_kafka_3_2() -> None:
     assert second.assignment == frozenset()
 
 
-def test_the_table_of_offsets_has_what_that_of_members_leaves_out_in_kafka_3_9() -> None:
+def test_the_table_of_offsets_has_the_owners_that_the_table_of_members_leaves_out_in_kafka_3_9() -> None:
     first, second = parse_members(OLDER_MEMBERS.replace("b.c-d_e(0,1), u(2)", "(0,1), (2)"))
     assert (first.instance_id, first.assignment) == ("s", frozenset())
     offsets = """

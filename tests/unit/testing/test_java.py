@@ -43,7 +43,7 @@ def test_a_java_in_path_is_taken_when_java_home_has_none(tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("build", "found"), [('openjdk version "11.0.22" 2024-01-16', "Java 11"), ('java version "1.8.0_292"', "Java 8")]
 )
-def test_too_old_a_java_is_named_with_what_is_needed(
+def test_too_old_a_java_is_named_with_the_needed_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: str, found: str
 ) -> None:
     script = fake_java(tmp_path / "bin", build)

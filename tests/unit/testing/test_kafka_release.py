@@ -42,14 +42,16 @@ def test_a_version_that_cannot_be_run_is_refused_by_name(version: str, monkeypat
         ("4.0.0", "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "log4j-slf4j-impl", True),
     ],
 )
-def test_a_release_has_what_came_with_it_or_before(version: str, group_tool: str, binding: str, scram: bool) -> None:
+def test_a_release_has_the_features_that_came_with_it_or_before(
+    version: str, group_tool: str, binding: str, scram: bool
+) -> None:
     release = KafkaRelease(version)
     assert (release.group_tool, release.has_scram_users) == (group_tool, scram)
     assert release.logging.binding.module == binding
 
 
 @pytest.mark.parametrize("version", PINNED)
-def test_a_pinned_release_has_its_broker_its_tools_and_what_it_logs_with(version: str) -> None:
+def test_a_pinned_release_has_its_broker_its_tools_and_its_logging(version: str) -> None:
     jars = {pin.jar for pin in read_pins(_pins_path(version))}
     _, module, revision, _ = KafkaRelease(version).logging.binding
     log4j = "log4j-core-" if version.startswith("4") else "reload4j-"

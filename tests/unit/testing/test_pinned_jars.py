@@ -108,9 +108,9 @@ def test_other_bytes_are_refused_and_not_kept(server: FileServer, files: dict[st
     assert found_in(into).items() <= JARS.items()
 
 
-def test_a_download_that_broke_off_goes_on_with_what_is_missing(server: FileServer, into: Path) -> None:
+def test_a_download_that_broke_off_goes_on_with_the_missing_file(server: FileServer, into: Path) -> None:
     server.breaks = {APPLE}
-    with pytest.raises(EnvironmentProblem, match=r"(?s)Could not fetch .*What has come is kept.*IncompleteRead"):
+    with pytest.raises(EnvironmentProblem, match=r"(?s)Could not fetch .*Complete jars are kept.*IncompleteRead"):
         download(PINS, into, "fruit", server.url)
     assert found_in(into) == {jar: content for jar, content in JARS.items() if jar != "apple-1.0.jar"}
 
@@ -154,7 +154,7 @@ def test_a_repository_that_cannot_be_used_is_one_error_that_names_the_options_an
     ("bound", "words"),
     [
         ("_READ_TIMEOUT_S", "Read timed out"),
-        ("_SILENCE_MAX_S", "nothing came for"),
+        ("_SILENCE_MAX_S", "no byte came for"),
         ("_FETCH_TIMEOUT_S", "it takes longer than"),
     ],
 )

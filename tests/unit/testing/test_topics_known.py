@@ -56,7 +56,7 @@ def test_a_topic_is_awaited_at_each_node_that_answers_and_at_no_other(monkeypatc
     assert asked == {1: 1, 2: LAGS_FOR + 1, 3: 2}
 
 
-def test_the_answer_of_another_node_says_nothing_of_the_one_that_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_answer_of_another_node_does_not_count_for_the_one_that_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     kafka, asked = cluster(monkeypatch, lambda port, time: shown([1, 2], by=1 if time < LAGS_FOR else port))
     kafka._await_leaders("t", 2)
     assert asked == {1: 1, 2: LAGS_FOR, 3: LAGS_FOR}

@@ -110,7 +110,7 @@ def test_a_signal_to_the_whole_terminal_is_left_to_the_owner(directory: Path) ->
         owner.await_nothing_left()
 
 
-def test_close_ends_what_still_runs_and_leaves_the_directory(directory: Path) -> None:
+def test_close_ends_running_processes_and_leaves_the_directory(directory: Path) -> None:
     guard = ProcessGuard(directory)
     child = guard.popen(["sleep", "1000"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     guard.close()
@@ -120,7 +120,7 @@ def test_close_ends_what_still_runs_and_leaves_the_directory(directory: Path) ->
     assert directory.exists()
 
 
-def test_nothing_can_be_started_once_the_group_has_ended() -> None:
+def test_no_process_can_be_started_once_the_group_has_ended() -> None:
     guard = ProcessGuard()
     guard.close()
     with pytest.raises((PermissionError, ProcessLookupError, subprocess.SubprocessError)):

@@ -278,7 +278,7 @@ async def test_silent_bootstrap_hosts_do_not_use_up_the_time_for_the_start(world
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example", "nul\0byte", "", "\x1b[2J"], ids=ascii)
-def test_a_broker_whose_host_cannot_be_one_is_out_of_reach_and_the_others_go_on(host: str) -> None:
+def test_a_broker_whose_host_cannot_be_one_is_out_of_reach_and_other_brokers_go_on(host: str) -> None:
     @in_a_world(nodes=2)
     async def scenario(world: BrokerWorld) -> None:
         world.hosts[1] = host
@@ -418,7 +418,7 @@ async def test_the_first_failure_is_warned_of_while_it_is_tried_again(world: Bro
 
 
 @in_a_world()
-async def test_a_broker_that_says_nothing_is_given_up_in_time(world: BrokerWorld) -> None:
+async def test_a_silent_broker_is_given_up_in_time(world: BrokerWorld) -> None:
     world.first["Metadata"] = [None] * 99
     cluster = world.cluster()
     with pytest.raises(RequestTimedOut, match="did not answer within 200 ms"):
@@ -477,7 +477,7 @@ async def test_callers_who_share_an_attempt_get_an_error_each(world: BrokerWorld
 
 
 @in_a_world()
-async def test_a_cancelled_caller_does_not_take_the_connection_of_the_others(world: BrokerWorld) -> None:
+async def test_a_cancelled_caller_does_not_take_the_connection_of_other_callers(world: BrokerWorld) -> None:
     cluster = world.cluster()
     with logged() as warnings:
         first, second = (asyncio.create_task(cluster.metadata(["a"])) for _ in range(2))

@@ -152,7 +152,7 @@ UNKNOWN_CODES = pytest.mark.parametrize(
 
 @UNKNOWN_CODES
 @pytest.mark.parametrize("api", ["Metadata", "ListOffsets", "FindCoordinator", "OffsetFetch", "DescribeGroups"])
-def test_a_question_is_asked_again_after_an_error_that_says_nothing(api: str, code: int) -> None:
+def test_a_question_is_asked_again_after_an_inconclusive_error(api: str, code: int) -> None:
     """Java: "failed due to unexpected exception ..., retrying". redpanda PR #30097 has a table of clients."""
 
     @in_a_world()
@@ -176,7 +176,7 @@ def test_a_question_is_asked_again_after_an_error_that_says_nothing(api: str, co
 
 
 @UNKNOWN_CODES
-def test_a_topic_is_not_gone_because_of_an_error_that_says_nothing(code: int) -> None:
+def test_a_topic_is_not_gone_because_of_an_inconclusive_error(code: int) -> None:
     @in_a_world()
     async def scenario(world: BrokerWorld) -> None:
         cluster = world.cluster()
@@ -275,12 +275,12 @@ async def test_an_offset_that_the_leader_forgot_to_tell_is_asked_for_again_and_i
     nothing = messages.ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=())
     world.on_ListOffsets = lambda *_: nothing  # type: ignore[method-assign]
     cluster = world.cluster()
-    with pytest.raises(WireError, match="says nothing of a-0"):
+    with pytest.raises(WireError, match="leaves out a-0"):
         await cluster.logs.list_offsets({A0: messages.LATEST}, timeout_ms=1_000)
     many = {TopicPartition("many", n): 0 for n in range(1_000)}
     world.leaders |= many
     world.ends |= many
-    with pytest.raises(WireError, match=r"says nothing of many-0, .+ and 980 more") as error:
+    with pytest.raises(WireError, match=r"leaves out many-0, .+ and 980 more") as error:
         await cluster.logs.list_offsets(dict.fromkeys(many, messages.LATEST), timeout_ms=1_000)
     assert len(str(error.value)) < 500
     before = world.asked(messages.ListOffsetsRequest)
@@ -401,7 +401,7 @@ async def test_a_thousand_commits_at_once_are_a_thousand_requests_and_one_look_u
 
 
 @in_a_world()
-async def test_a_caller_that_gives_up_does_not_end_the_look_up_that_others_wait_for(world: BrokerWorld) -> None:
+async def test_a_caller_that_gives_up_does_not_end_the_look_up_that_other_callers_wait_for(world: BrokerWorld) -> None:
     found = asyncio.Event()
     answer = world.brokers[0].answer
 
@@ -524,7 +524,7 @@ async def test_a_committed_offset_that_the_coordinator_forgot_to_tell_is_not_non
     untold = messages.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=(group,))
     world.on_OffsetFetch = lambda *_: untold  # type: ignore[method-assign]
     cluster = world.cluster()
-    with pytest.raises(WireError, match="says nothing of a-0"):
+    with pytest.raises(WireError, match="leaves out a-0"):
         await cluster.groups.committed_offsets("g", [A0], timeout_ms=1_000)
     no_group = messages.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=())
     world.on_OffsetFetch = lambda *_: no_group  # type: ignore[method-assign]
@@ -580,7 +580,7 @@ async def test_a_group_that_does_not_exist_is_dead(world: BrokerWorld) -> None:
 
 
 @pytest.mark.parametrize("field", ["member_metadata", "member_assignment"])
-def test_a_member_that_nobody_can_read_claims_nothing(field: str) -> None:
+def test_a_member_with_an_unreadable_subscription_claims_no_partition(field: str) -> None:
     """Its bytes are opaque to the broker, so that any client that may join a group can write any bytes."""
 
     @in_a_world()
@@ -613,7 +613,7 @@ KEY = int(NEWEST.__api_key__)
     [((0, 1), NEWEST, ["classic", "consumer"]), ((0, 0), OLDEST, [None, None])],
     ids=["Kafka 4.0", "Kafka 3.7"],
 )
-def test_a_group_of_type_consumer_is_described_with_what_its_members_have(
+def test_a_group_of_type_consumer_is_described_with_its_members_and_their_partitions(
     spoken: tuple[int, int], asked: type, protocols: list[str | None]
 ) -> None:
     """DescribeGroups calls it "Dead" (KIP-848), though classic seats of ours may live in it."""

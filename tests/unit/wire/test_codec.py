@@ -145,7 +145,7 @@ def test_builders_put_their_values_where_kafka_expects_them() -> None:
     assert messages.metadata([]).topics == ()
 
 
-def test_a_reason_is_cut_to_what_every_broker_reads() -> None:
+def test_a_reason_is_cut_to_a_length_that_every_broker_reads() -> None:
     """JoinGroupRequest.maybeTruncateReason: 255 characters. A broker hangs up on a string of more than 32,767."""
     who, reason = MemberIdentity(instance_id="seat-0"), "x" * 40_000
     join = messages.join_group("g", who, [], session_timeout_ms=1, rebalance_timeout_ms=1, reason=reason)
@@ -256,7 +256,7 @@ def test_bytes_after_a_response_are_refused(kind: type[messages.Response]) -> No
 @pytest.mark.parametrize("kind", RESPONSES, ids=name)
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
-def test_garbage_is_refused_or_read_but_nothing_else(kind: type[messages.Response], data: st.DataObject) -> None:
+def test_garbage_is_refused_or_read_without_any_other_error(kind: type[messages.Response], data: st.DataObject) -> None:
     frame = data.draw(st.binary(max_size=200))
     with suppress(ProtocolViolation):
         decode_response(REQUEST_OF[kind], frame)

@@ -113,7 +113,7 @@ async def test_answers_may_come_in_pieces() -> None:
 
 
 @on_a_loop
-async def test_a_cancelled_caller_does_not_disturb_the_others() -> None:
+async def test_a_cancelled_caller_does_not_disturb_other_callers() -> None:
     go_on = asyncio.Event()
 
     async def answer(request: Any) -> Any:
@@ -356,7 +356,7 @@ async def test_closing_does_not_wait_for_a_peer_that_reads_no_more() -> None:
 
 
 @on_a_loop
-async def test_nothing_is_sent_in_the_name_of_a_process_that_has_gone() -> None:
+async def test_no_request_is_sent_in_the_name_of_a_process_that_has_gone() -> None:
     gone: list[bool] = []
     async with FakeBroker(lambda _: ok()) as broker, await connect(broker, alive=lambda: not gone) as connection:
         await connection.call(beat(1))
@@ -439,7 +439,7 @@ async def test_an_answer_that_cannot_be_decoded_ends_its_connection_and_may_be_a
 
 
 @on_a_loop
-async def test_a_bug_in_the_reader_leaves_nobody_waiting(
+async def test_a_bug_in_the_reader_leaves_no_caller_waiting(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with FakeBroker(lambda _: ok()) as broker, await connect(broker) as connection:
@@ -490,7 +490,7 @@ async def odd_server(
 
 
 @on_a_loop
-async def test_nobody_listens() -> None:
+async def test_an_address_without_a_listener_is_a_retriable_error() -> None:
     async with FakeBroker() as broker:
         address = broker.address
     with pytest.raises(ConnectionFailed, match=f"{address}") as failure:
@@ -505,7 +505,7 @@ async def test_a_host_that_does_not_exist() -> None:
 
 
 @on_a_loop
-async def test_a_listener_that_says_nothing_is_not_waited_for_long() -> None:
+async def test_a_silent_listener_is_not_waited_for_long() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(-1)
 

@@ -88,7 +88,7 @@ def test_a_field_that_an_old_version_lacks_is_unknown() -> None:
     assert (found.owned, found.generation, found.rack, found.user_data) == (frozenset(), NO_GENERATION, None, None)
 
 
-def test_topics_are_sorted_whoever_wrote_them() -> None:
+def test_topics_are_sorted_whichever_client_wrote_them() -> None:
     assert decode_subscription(b"\0\0\0\0\0\2" + b"\0\1b" + b"\0\1a" + b"\xff\xff\xff\xff").topics == ("a", "b")
 
 
@@ -120,7 +120,7 @@ def test_any_assignment_comes_back(partitions: frozenset[TopicPartition]) -> Non
 
 
 @given(st.binary(max_size=80))
-def test_garbage_is_refused_or_read_but_nothing_else(raw: bytes) -> None:
+def test_garbage_is_refused_or_read_without_any_other_error(raw: bytes) -> None:
     for decode in (decode_subscription, decode_assignment):
         with suppress(ProtocolViolation):
             decode(raw)

@@ -44,7 +44,7 @@ async def test_all_that_is_asked_for_is_answered(world: BrokerWorld) -> None:
 
 
 @in_a_world()
-async def test_nothing_that_is_asked_for_needs_no_broker(world: BrokerWorld) -> None:
+async def test_an_empty_question_needs_no_broker(world: BrokerWorld) -> None:
     cluster = world.cluster()
     listing = ends_of(cluster)
     assert (await listing.answers(SOON_MS)).found == {}
@@ -142,7 +142,7 @@ async def test_a_leader_that_denies_it_for_ever_is_asked_at_a_pace(world: Broker
 
 
 @in_a_world()
-async def test_a_listing_ends_when_its_time_is_up_and_says_what_it_lacks(world: BrokerWorld) -> None:
+async def test_a_listing_ends_when_its_time_is_up_and_names_the_missing_partitions(world: BrokerWorld) -> None:
     world.leaders = {A0: 0, A1: -1}
     cluster = world.cluster()
     listing = ends_of(cluster, A0, A1, timeout_ms=A_MOMENT_MS)
@@ -206,7 +206,7 @@ async def test_while_no_broker_answers_all_are_without_an_answer(world: BrokerWo
 
 
 @in_a_world()
-async def test_offsets_in_a_transaction_hold_up_no_others(world: BrokerWorld) -> None:
+async def test_offsets_in_a_transaction_hold_up_no_other_offsets(world: BrokerWorld) -> None:
     world.committed = {A0: 5, A1: 6}
     world.unstable = {A1}
     cluster = world.cluster()

@@ -58,7 +58,9 @@ async def test_an_address_that_refuses_makes_way_at_once(monkeypatch: pytest.Mon
 
 
 @on_a_loop
-async def test_a_name_with_no_address_that_accepts_says_what_the_first_one_did(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_with_no_address_that_accepts_fails_with_the_error_of_the_first_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with FakeBroker() as broker:
         port = broker.address.port
     refusal = pytest.raises(ConnectionFailed, match=rf"kafka\.test:{port}: Connection refused at 127\.0\.0\.2\.")

@@ -60,7 +60,7 @@ async def test_sessions_whose_connections_break_wait_for_each_other_s(world: Bro
 
 
 @on_a_loop
-async def test_a_host_that_refuses_is_asked_ever_more_seldom_by_whoever_asks() -> None:
+async def test_a_host_that_refuses_is_asked_ever_more_seldom_by_any_caller() -> None:
     async with FakeBroker() as broker:
         address = broker.address
     cluster = Cluster([address], client_id="c", rng=Random(1))
@@ -73,7 +73,7 @@ async def test_a_host_that_refuses_is_asked_ever_more_seldom_by_whoever_asks() -
 
 
 @in_a_world()
-async def test_a_connection_in_use_says_nothing_of_the_next_one(world: BrokerWorld) -> None:
+async def test_a_connection_in_use_does_not_delay_the_next_one(world: BrokerWorld) -> None:
     cluster = world.cluster()
     sessions = [await cluster.coordinators.open("g") for _ in range(5)]
     assert await cluster.brokers.connections._pace.turn(world.brokers[0].address) == 0
@@ -82,7 +82,7 @@ async def test_a_connection_in_use_says_nothing_of_the_next_one(world: BrokerWor
     await cluster.close()
 
 
-def test_an_address_that_accepts_and_says_nothing_makes_way_for_the_next_of_its_name(
+def test_an_address_that_accepts_and_stays_silent_makes_way_for_the_next_of_its_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Java's client moves on to the next address with each attempt (ClusterConnectionStates.moveToNextAddress)."""
@@ -177,7 +177,7 @@ def test_a_call_that_ends_before_its_connection_may_begin_says_why_there_is_none
 
 
 @in_a_world(nodes=2)
-async def test_a_coordinator_that_refuses_is_named_although_others_answer(world: BrokerWorld) -> None:
+async def test_a_coordinator_that_refuses_is_named_although_other_brokers_answer(world: BrokerWorld) -> None:
     world.coordinator = 1
     cluster = world.cluster()
     await world.brokers[1].stop()

@@ -285,7 +285,9 @@ async def test_a_refused_token_is_not_shown_again() -> None:
 
 
 @on_a_loop
-async def test_a_wrong_password_is_final_and_says_who_but_not_with_what(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_wrong_password_is_final_and_the_error_has_the_user_but_not_the_password(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.DEBUG)
     async with FakeBroker(Kafka(lambda _: refused())) as broker:
         with pytest.raises(AuthenticationFailed) as raised:
@@ -435,7 +437,7 @@ async def test_a_request_that_waits_for_the_renewal_hears_at_once_that_the_conne
 
 
 @on_a_loop
-async def test_a_parked_request_is_awaited_and_nothing_is_sent_behind_it(at_once: None) -> None:
+async def test_a_parked_request_is_awaited_and_no_request_is_sent_behind_it(at_once: None) -> None:
     """A broker answers in order, and takes the SaslHandshake that comes first after a parked join.
 
     Sent behind it, the handshake would not be answered in its own, much shorter time.

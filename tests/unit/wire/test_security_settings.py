@@ -60,7 +60,7 @@ def test_no_secret_is_shown() -> None:
     assert {field.name for field in fields(SecuritySettings) if f"{SECRET}-{field.name}" in shown} == visible
 
 
-def test_plaintext_needs_nothing() -> None:
+def test_plaintext_needs_no_setting() -> None:
     assert isinstance(load_security(SecuritySettings()), Plaintext)
 
 
@@ -350,7 +350,7 @@ async def test_a_listener_that_never_answers_our_hello_is_given_up_in_time() -> 
         await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
 
 
-def test_an_error_for_one_more_caller_keeps_what_it_carries() -> None:
+def test_an_error_for_one_more_caller_keeps_its_fields() -> None:
     refused = BrokerError("Heartbeat", 25, "who?")
     passing = AuthenticationFailed("not yet", retriable=True)
     for error in (refused, passing, Disconnected("gone")):

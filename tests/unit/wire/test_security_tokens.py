@@ -116,7 +116,7 @@ async def test_the_token_at_hand_serves_while_no_new_one_is_to_be_had(caplog: py
 
 
 @on_a_loop
-async def test_a_function_that_never_returns_holds_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_function_that_never_returns_does_not_hold_up_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oauth, "TOKEN_TIMEOUT_MS", 50)
     go_on = threading.Event()
     threads: list[threading.Thread] = []

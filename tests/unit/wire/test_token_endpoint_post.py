@@ -99,7 +99,7 @@ def answering(serve: Callable[[socket.socket], None]) -> Iterator[tuple[str, lis
 
 @pytest.mark.parametrize("how", TRICKLES)
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_an_endpoint_that_trickles_is_given_up_in_time_and_nothing_is_left(
+def test_an_endpoint_that_trickles_is_given_up_in_time_and_no_connection_is_left(
     how: str, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(oauth, "TOKEN_POST_TIMEOUT_MS", 500)
@@ -268,7 +268,7 @@ def test_a_proxy_that_refuses_is_named_without_its_password(monkeypatch: pytest.
     assert "hidden" not in str(refused.value)
 
 
-def test_a_proxy_that_says_nothing_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_proxy_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oauth, "TOKEN_POST_TIMEOUT_MS", 100)
     with answering(say_nothing) as (where, _):
         monkeypatch.setenv("HTTPS_PROXY", where)

@@ -58,7 +58,7 @@ def test_a_broker_is_not_asked_first_for_ever() -> None:
     assert witnesses.in_order([A, B]) == [B, A], "its own time has begun anew"
 
 
-def test_of_addresses_that_are_no_brokers_any_more_nothing_is_remembered() -> None:
+def test_addresses_that_are_no_brokers_any_more_are_forgotten() -> None:
     witnesses = Witnesses()
     witnesses.doubt(A)
     assert witnesses.in_order([B, C]) == [B, C]
@@ -274,7 +274,7 @@ async def test_a_broker_that_finds_no_coordinator_is_not_asked_next(world: Broke
 
 
 @in_a_world(nodes=3)
-async def test_another_broker_is_asked_where_one_contradicts_what_is_known_of_the_coordinator(
+async def test_another_broker_is_asked_where_one_contradicts_the_known_coordinator(
     world: BrokerWorld,
 ) -> None:
     """Else a session would end a good connection because of one broker that is cut off."""

@@ -144,7 +144,7 @@ class _BatchRead:
                     f"No leader has answered for {which} Bring its broker back (kafka-topics.sh --describe "
                     "--unavailable-partitions shows which), or set failOnDataLoss=false to read without it."
                 )
-            log.warning("Nothing is read of %s", which)
+            log.warning("No record is read of %s", which)
         return {tp: found.offset for tp, found in answers.found.items()}
 
     async def _spans(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetInterval]:

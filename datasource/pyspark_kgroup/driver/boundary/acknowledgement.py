@@ -44,14 +44,14 @@ class Acknowledgement:
         deadline_ms = self._clock() + SETTLE_TIMEOUT_MS
         while boundary.logs.bounded and (unacknowledged := self._unacknowledged(boundary.view)):
             if self._clock() > deadline_ms:
-                boundary.skip_trigger(self.missing("what was read of", unacknowledged))
+                boundary.skip_trigger(self.missing("the offsets read of", unacknowledged))
             # A changed view ends the pause: a commit that a rebalance refused may be accepted in the new generation.
             seen = self._group.wait_until(changed_from(boundary.view), HANDOVER_WAIT_MS)
             boundary = self._commits.commit_durable(boundary.with_view(seen))
             self._ledger.drop_lost(boundary.view)
 
         if unacknowledged := self._unacknowledged(boundary.view):
-            self.fail_if_missing_for_long("what was read of", unacknowledged, "These partitions wait for it.")
+            self.fail_if_missing_for_long("the offsets read of", unacknowledged, "These partitions wait for it.")
         else:
             self._missing_since_ms = {}
         return boundary

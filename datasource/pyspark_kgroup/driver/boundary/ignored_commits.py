@@ -64,7 +64,7 @@ class IgnoredCommitWarnings:
     def _warn_of_a_checkpoint_set_back(self, apart: str) -> None:
         log.warning(
             "This query (instanceIdPrefix=%s) has itself committed further to group %r than its checkpoint stands "
-            "(%s): the checkpoint was set back, or another one was in use. What lies between is read again, since "
+            "(%s): the checkpoint was set back, or another one was in use. The records between are read again, since "
             "the checkpoint decides what a batch is. To skip it, move the group's offsets (kafka-consumer-groups "
             "--reset-offsets) while the query is stopped.",
             self._us.app,

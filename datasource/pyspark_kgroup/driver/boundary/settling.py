@@ -88,6 +88,6 @@ class Settling:
             else "Another member may be holding the rebalance up (a Java consumer rejoins only when it polls)."
         )
         return (
-            f"Group {self._options.group_id!r} did not come to rest within {SETTLE_TIMEOUT_MS // 1000} s; still "
-            f"waiting for: {waiting}. {why}"
+            f"Group {self._options.group_id!r} did not come to rest within {SETTLE_TIMEOUT_MS // 1000} s. It still "
+            f"waits for: {waiting}. {why}"
         )

@@ -43,7 +43,7 @@ _REASONS: Final = {
     Status.OLD_FORMAT: "records are in a format of before Kafka 0.11",
     Status.BAD_CHECKSUM: "a batch does not have the checksum that it names",
     Status.MALFORMED: "a batch is not as Kafka writes it",
-    Status.FAR_TIMESTAMP: "a record has a timestamp beyond what Spark can hold",
+    Status.FAR_TIMESTAMP: "a record has a timestamp beyond Spark's range",
 }
 
 _LASTING: Final = {Status.OLD_FORMAT, Status.FAR_TIMESTAMP}

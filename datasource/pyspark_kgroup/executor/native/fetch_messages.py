@@ -477,7 +477,7 @@ class _Cursor:
         """The next `size` bytes, in place."""
         end = self._at + size
         if end > len(self._view):
-            raise IndexError("more than is there")
+            raise IndexError("the answer ends inside a field")
         found = self._view[self._at : end]
         self._at = end
         return found

@@ -247,7 +247,7 @@ class Fetcher:
         """
         until_s = time.monotonic() + wait_s
         if not self.waits():
-            raise FallbackToLibrdkafka("nothing is left to ask for")
+            raise FallbackToLibrdkafka("no range is left to ask for")
         while True:
             self._ask_owed()
             self._take_connected()
@@ -521,5 +521,5 @@ class Fetcher:
         for log in answered:
             log.empty = 0 if spoke else log.empty + counts
             if log.end is not None and log.empty >= _EMPTY_ANSWERS_MAX:
-                nothing = FallbackToLibrdkafka(f"{log.partition} has nothing from offset {log.position} to {log.end}")
+                nothing = FallbackToLibrdkafka(f"{log.partition} has no record from offset {log.position} to {log.end}")
                 self._stop_asking(log, asked, nothing)

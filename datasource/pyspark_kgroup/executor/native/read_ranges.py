@@ -155,7 +155,7 @@ class _Reading:
                     self._quiet_since_s = time.monotonic()  # not before: brokers are not silent while Spark works
                     del chunk  # it keeps the memory of the answer from being used again
             if time.monotonic() >= self._quiet_since_s + self._patience_s:
-                raise FallbackToLibrdkafka(f"nothing came for {self._patience_s:g} s")
+                raise FallbackToLibrdkafka(f"no record came for {self._patience_s:g} s")
         if left:
             raise next(iter(left.values()))
 

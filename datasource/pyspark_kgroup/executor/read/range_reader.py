@@ -435,7 +435,7 @@ class _Unread:
             )
         else:
             advice = (
-                "Nothing has damaged them, for their checksum is right. Our own reader reads more than librdkafka: "
+                "They are not damaged, for their checksum is right. Our own reader reads more than librdkafka: "
                 "read with reader=native. Where librdkafka has to read, a batch may become more than it takes at once: "
                 "set kafka.receive.message.max.bytes=1000000000."
             )
@@ -486,7 +486,7 @@ class _Unread:
             WireError: it was looked at before, and the native reader could not decode its records either.
         """
         if partition in self._looks and isinstance(self._reasons.get(partition), MalformedBatch):
-            raise self._unreadable(partition, f"it gives nothing of it, and {log_range}")
+            raise self._unreadable(partition, f"it gives no record of it, and {log_range}")
         self._looks[partition] = str(log_range)
 
     def take_doubts(self) -> list[TopicPartition]:
@@ -539,11 +539,11 @@ class _Unread:
     def _refusal(self, lasted_s: float) -> str:
         here = self.files.describe()
         return (
-            f"A broker and this executor do not accept each other ({self._last_error}), for {lasted_s:.0f} s now; the "
-            f"driver was accepted when it connected.{self._native_reasons()} Either what the options of TLS and SASL "
-            "name is not the same on every machine, or it has changed since: a certificate, a CA, a password or the "
-            "cluster's users; or a "
-            f"certificate has expired.{f' On {platform.node()} {here}.' if here else ''}"
+            f"A broker and this executor do not accept each other ({self._last_error}), for {lasted_s:.0f} s now, and "
+            f"the driver was accepted when it connected.{self._native_reasons()} Either the files and names in the "
+            "options of TLS and SASL differ between machines, or one has changed since (a certificate, a CA, a "
+            "password or the cluster's users), or a certificate has expired."
+            f"{f' On {platform.node()} {here}.' if here else ''}"
         )
 
     def _check(self, waiting: bool) -> None:
@@ -556,7 +556,7 @@ class _Unread:
         if self._clock_s() < self._deadline_s:
             self._warn_of_silence()
             return
-        raise WireError(f"Nothing came for {self._stall_timeout_s:.0f} s from {self._silent()} {self._advice()}")
+        raise WireError(f"No record came for {self._stall_timeout_s:.0f} s from {self._silent()} {self._advice()}")
 
     def _warn_of_silence(self) -> None:
         """Warn once for each silence: the whole batch waits for this read, and no other log line says why."""
@@ -564,7 +564,7 @@ class _Unread:
             return
         self._warns_at_s = None
         log.warning(
-            "Nothing has come for %d s from %s The batch waits for it, for %.0f s more at most.",
+            "No record has come for %d s from %s The batch waits for it, for %.0f s more at most.",
             READ_SILENCE_WARNED_MS // 1000,
             self._silent(),
             self._deadline_s - self._clock_s(),

@@ -69,7 +69,7 @@ def _headers(record: Message) -> list[tuple[str, bytes | None]] | None:
         raise ProtocolViolation(
             f"The record at offset {record.offset()} of {record.topic()}-{record.partition()} has a header whose name "
             "is not UTF-8, which librdkafka's Python client cannot show. Read with reader=native, the default, which "
-            'shows it as format("kafka") does; or without headers.'
+            'shows it as format("kafka") does, or without headers.'
         ) from None
 
 
@@ -104,7 +104,7 @@ def _timestamps(records: Sequence[Message], milliseconds: array[int]) -> pa.Arra
         record = records[far]
         raise ProtocolViolation(
             f"The record at offset {record.offset()} of {record.topic()}-{record.partition()} has the timestamp "
-            f"{milliseconds[far]} ms, beyond what Spark can hold: its producer may have sent nanoseconds. "
+            f"{milliseconds[far]} ms, beyond Spark's range: its producer may have sent nanoseconds. "
             "Read it without its timestamp: name the other columns in the option columns. Or start after it with a "
-            'fresh checkpoint and startingOffsets; format("kafka") cannot read it at all.'
+            'fresh checkpoint and startingOffsets. format("kafka") cannot read it at all.'
         ) from None

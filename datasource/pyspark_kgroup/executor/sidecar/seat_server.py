@@ -216,7 +216,7 @@ class SeatServer:
                 progress, progress_at_s = now_progress, now_s
             elif now_s > progress_at_s + SEAT_SERVER_STALL_MS / 1000:
                 raise FallbackToLibrdkafka(
-                    f"nothing came for {SEAT_SERVER_STALL_MS / 1000:.0f} s from {next(iter(unread))}"
+                    f"no record came for {SEAT_SERVER_STALL_MS / 1000:.0f} s from {next(iter(unread))}"
                 )
             # No more rows have come in this look: Spark can work on those that are here meanwhile.
             elif gathered.since_s is not None:

@@ -54,7 +54,7 @@ def expect_bind(message: QueryMessage) -> Bind:
     """The request of a worker that asks the registry by way of us. Raises ChannelEnded if it is not a `Bind`."""
     if isinstance(message, Bind):
         return message
-    raise ChannelEnded(f"A worker sent a {type(message).__name__} where it asks what its ticket reads.")
+    raise ChannelEnded(f"A worker sent a {type(message).__name__} where it asks for the ranges of its ticket.")
 
 
 def expect_served(message: QueryMessage, seat: str) -> Served:
@@ -66,7 +66,7 @@ def expect_served(message: QueryMessage, seat: str) -> Served:
     match message:
         case Served(by="worker") if message.seat == seat:
             return message
-    raise ChannelEnded(f"A worker sent a {type(message).__name__} where it says what it has read of {seat}.")
+    raise ChannelEnded(f"A worker sent a {type(message).__name__} where it reports its reads of {seat}.")
 
 
 class SidecarQuery:
@@ -191,7 +191,7 @@ class SidecarQuery:
                 # Without a timeout: the worker reads for as long as Spark takes, and its connection ends with it.
                 await self._registry.report(expect_served(await link.receive(), name))
             case _:
-                raise ChannelEnded("The registry does not answer what a ticket reads.")
+                raise ChannelEnded("The registry does not answer with the ranges of a ticket.")
 
     async def answer_other(self, link: Link, asked: ReadAtHome) -> None:
         """Answer a worker of another executor that asks for a seat with its home here. Raises as `answer`."""
@@ -308,7 +308,7 @@ class SidecarQuery:
         self._warned.add(kind)
         log.log(
             level,
-            "Nothing is fetched ahead for seat %s, and its workers read directly, for %d s: %s.",
+            "No record is fetched ahead for seat %s, and its workers read directly, for %d s: %s.",
             name,
             rest_ms / 1000,
             reason,

@@ -117,7 +117,7 @@ class RegistryClient:
         answer = channel.ask(Bind(scan=ticket.scan_id, ticket=ticket.ticket, executor=self._asking), _ANSWER_S)
         if not isinstance(answer, RegistryAnswer):
             channel.close()
-            raise ChannelEnded("The registry does not answer what a ticket reads.")
+            raise ChannelEnded("The registry does not answer with the ranges of a ticket.")
         return answer, channel
 
 

@@ -126,7 +126,7 @@ class SidecarStart:
                 return
             case CannotStart(reason=reason):
                 raise SidecarUnavailable(reason)
-        raise SidecarUnavailable("What was started is no sidecar.")
+        raise SidecarUnavailable("The started process is no sidecar.")
 
     def _name_query(self, channel: Channel, registry: socket.socket) -> None:
         """Ask for this query to be served over this connection. Raises ChannelEnded."""

@@ -47,7 +47,7 @@ _QUERIES_MAX: Final = 16
 
 _NO_SIDECAR: Final = "No sidecar on this executor: its workers read directly, which is slower. %s"
 
-_NO_REGISTRY: Final = "%s This executor reads what its tickets say."
+_NO_REGISTRY: Final = "%s This executor reads the ranges that its tickets carry."
 
 
 def read_ticket(ticket: TicketPayload) -> Iterator[pa.RecordBatch]:

@@ -35,7 +35,7 @@ def test_a_commit_that_is_not_acknowledged_makes_one_warning_until_one_is(
         group.commit_fate = lambda: "lost"
         for _ in range(3):
             assert not driver.trigger(limit=20)
-        warnings = messages(caplog, "did not acknowledge what was read of t-0")
+        warnings = messages(caplog, "did not acknowledge the offsets read of t-0")
         assert len(warnings) == times
         assert warnings[-1].endswith("These partitions wait for it. Trying again at each trigger.")
         group.commit_fate = lambda: "ok"
@@ -151,7 +151,7 @@ def test_available_now_fails_if_its_commits_are_never_acknowledged(world: World)
     driver.trigger(limit=60)
     group.commit_fate = lambda: "lost"
     began = group.now_ms
-    with pytest.raises(GroupUnsettled, match=r"what was read of t-0 \(COORDINATOR_NOT_AVAILABLE\)\."):
+    with pytest.raises(GroupUnsettled, match=r"the offsets read of t-0 \(COORDINATOR_NOT_AVAILABLE\)\."):
         driver.trigger(limit=60)
     assert group.now_ms - began <= SETTLE_TIMEOUT_MS + 10_000
 
@@ -202,4 +202,4 @@ def test_a_warning_of_a_missing_acknowledgement_has_no_reason_if_no_answer_gave_
     monkeypatch.setattr(group, "commit_refusal", lambda: "")
     driver.trigger(limit=20)
     (line,) = messages(caplog, "did not acknowledge")
-    assert "what was read of t-0. These partitions wait" in line
+    assert "the offsets read of t-0. These partitions wait" in line

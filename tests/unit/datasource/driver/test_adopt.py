@@ -38,7 +38,7 @@ def test_an_explicit_start_that_is_not_acknowledged_makes_no_batch_yet(world: Wo
     assert {tp: spans[0][0] for tp, spans in driver.rows.items()} == {P0: 0, P1: 0}
 
 
-def test_committed_offsets_win_over_an_explicit_start_if_others_work_in_the_group(
+def test_committed_offsets_win_over_an_explicit_start_if_other_members_work_in_the_group(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     group, driver = world(partitions=2, records=100, starting=parse_starting_offsets("earliest"))
@@ -64,7 +64,7 @@ def test_a_start_at_the_end_is_committed_before_a_batch_relies_on_it(world: Worl
     assert driver.rows == {P0: [(100, 105)]}
 
 
-def test_an_added_partition_is_read_from_earliest_and_moves_nothing(world: World) -> None:
+def test_an_added_partition_is_read_from_earliest_and_moves_no_other_partition(world: World) -> None:
     group, driver = world(records=10, starting=parse_starting_offsets("latest"))
     driver.drain()
     added = group.add_partition("t")
@@ -118,7 +118,7 @@ def test_a_recreated_topic_is_read_from_where_another_application_has_left_it(
     assert group.committed_now == {P0: 50}
 
 
-def test_an_adoption_at_the_committed_offset_commits_nothing(world: World) -> None:
+def test_an_adoption_at_the_committed_offset_commits_no_offset(world: World) -> None:
     group, driver = world(partitions=2, records=100)
     group.committed_now = {P0: 80, P1: 0}
     driver.trigger()
@@ -146,7 +146,7 @@ def test_the_log_says_where_each_adopted_partition_starts(world: World, caplog: 
     assert messages(caplog, "adopted") == ["adopted t-0 from 0, t-1 from 80"]
 
 
-def test_a_start_at_the_end_is_before_what_an_open_transaction_holds_back(world: World) -> None:
+def test_a_start_at_the_end_is_before_the_records_that_an_open_transaction_holds_back(world: World) -> None:
     group, driver = world(records=10, starting=parse_starting_offsets("latest"), read_committed=True)
     group.stable = {P0: 6}
     driver.trigger()

@@ -66,7 +66,7 @@ def test_an_unfinished_batch_of_available_now_is_read_again_though_there_are_mor
     assert driver.rows[P0] == [(0, 10)]
 
 
-def test_a_limit_below_the_number_of_partitions_starves_nobody(world: World) -> None:
+def test_a_limit_below_the_number_of_partitions_starves_no_partition(world: World) -> None:
     group, driver = world(partitions=6, records=1)
     group.produce(P0, 1_000)
     group.produce(P1, 1_000)

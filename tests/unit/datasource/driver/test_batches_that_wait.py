@@ -77,7 +77,7 @@ def test_a_limit_counts_once_there_are_enough(waiting: tuple[FakeGroup, Driver])
     assert driver.rows[PARTITIONS[0]] == [(0, 3), (3, 15)]
 
 
-def test_under_available_now_nothing_waits(waiting: tuple[FakeGroup, Driver]) -> None:
+def test_under_available_now_no_batch_waits(waiting: tuple[FakeGroup, Driver]) -> None:
     group, driver = waiting
     group.produce(PARTITIONS[0], 1)
     driver.restart(bounded=True)
@@ -85,7 +85,7 @@ def test_under_available_now_nothing_waits(waiting: tuple[FakeGroup, Driver]) ->
     assert driver.rows[PARTITIONS[0]] == [(0, 3), (3, 4)]
 
 
-def test_under_once_nothing_waits(waiting: tuple[FakeGroup, Driver]) -> None:
+def test_under_once_no_batch_waits(waiting: tuple[FakeGroup, Driver]) -> None:
     group, driver = waiting
     group.produce(PARTITIONS[0], 1)
     later(group)

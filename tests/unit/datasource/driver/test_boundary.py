@@ -29,7 +29,7 @@ def test_a_boundary_commits_only_durable_positions_and_lag_reaches_zero(world: W
     assert driver.rows == {P0: [(0, 60), (60, 100)]}
 
 
-def test_a_boundary_without_news_returns_the_same_bytes_and_commits_nothing(world: World) -> None:
+def test_a_boundary_without_news_returns_the_same_bytes_and_commits_no_offset(world: World) -> None:
     group, driver = world(partitions=3, seats=2, records=10)
     driver.drain()
     before, commits = dumps(driver.durable), len(group.commits)
@@ -63,7 +63,7 @@ def test_a_crash_anywhere_reads_each_record_once(world: World, crash: str) -> No
     assert group.committed_now == {P0: 100, P1: 100}
 
 
-def test_a_boundary_commits_before_anything_that_can_fail(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_boundary_commits_before_any_step_that_can_fail(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     group, driver = world(records=10)
     driver.trigger()
 
@@ -76,7 +76,7 @@ def test_a_boundary_commits_before_anything_that_can_fail(world: World, monkeypa
     assert group.committed_now == {P0: 10}
 
 
-def test_a_restart_commits_what_the_last_run_left_at_its_first_boundary(world: World) -> None:
+def test_a_restart_commits_the_last_run_s_positions_at_its_first_boundary(world: World) -> None:
     """An AvailableNow run that finds no new record ends after one boundary."""
     group, driver = world(records=10)
     driver.trigger()

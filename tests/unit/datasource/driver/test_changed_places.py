@@ -150,7 +150,7 @@ def test_a_checkpoint_that_was_set_back_after_a_change_back_is_read_again_from_t
 
 
 @given(st.lists(st.sampled_from(["produce", "drain", "trigger", "change places", "restart"]), max_size=25))
-def test_whatever_the_order_sources_that_change_places_at_rest_read_each_record_once(story: list[str]) -> None:
+def test_in_any_order_sources_that_change_places_at_rest_read_each_record_once(story: list[str]) -> None:
     sources = TwoSources()
     for step in story:
         match step:
@@ -211,7 +211,7 @@ def test_a_checkpoint_from_before_a_change_of_name_is_read_again_where_the_query
     assert driver.rows == {P0: [(0, 20), (20, 30)]}
 
 
-def test_another_querys_checkpoint_stays_as_it_is_while_nothing_is_adopted(world: World) -> None:
+def test_another_querys_checkpoint_stays_as_it_is_while_no_partition_is_adopted(world: World) -> None:
     """Any difference makes Spark run a batch."""
     group, driver = world(records=20)
     known = Topic(topic_id=topic_key(group.topics_now["t"]), first_sight=1)

@@ -51,7 +51,7 @@ def test_a_checkpoint_that_does_not_say_its_group_is_known_by_its_seats() -> Non
     assert warnings(written(seat="payments-1"), instanceIdPrefix="payments") == []
 
 
-def test_a_checkpoint_without_any_subscribed_topic_makes_a_warning_that_says_what_happens() -> None:
+def test_a_checkpoint_without_any_subscribed_topic_makes_a_warning_that_the_query_starts_from_the_beginning() -> None:
     (warning,) = warnings(written(topic="other"))
     assert "topics other, of which this query reads none" in warning
     assert "from the beginning" in warning

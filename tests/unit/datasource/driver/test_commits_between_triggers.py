@@ -44,7 +44,7 @@ def test_the_end_of_a_durable_batch_is_committed_and_the_next_trigger_goes_on_fr
     assert group.committed_now[P0] == 15
 
 
-def test_a_driver_that_dies_after_such_a_commit_reads_nothing_twice(world: World) -> None:
+def test_a_driver_that_dies_after_such_a_commit_reads_no_record_twice(world: World) -> None:
     group, driver = world(partitions=2, seats=2, records=10)
     driver.trigger()
     driver.boundary.commit_durable(driver.durable)
@@ -54,7 +54,7 @@ def test_a_driver_that_dies_after_such_a_commit_reads_nothing_twice(world: World
     assert driver.rows[P0] == [(0, 10), (10, 15)]
 
 
-def test_nothing_is_committed_for_a_topic_that_was_deleted_meanwhile(world: World) -> None:
+def test_no_offset_is_committed_for_a_topic_that_was_deleted_meanwhile(world: World) -> None:
     group, driver = world(partitions=1, records=10, fail_on_data_loss=False)
     driver.trigger()
     group.create_topic("t", 1)
@@ -113,7 +113,7 @@ def test_a_query_without_progress_for_a_while_has_its_last_end_told_to_its_reade
     [{"folder": "/another"}, {"folder": 1}, {"port": 1}, {"port": "x"}, {"query": "another"}],
     ids=["folder", "no folder", "port", "no port", "query"],
 )
-def test_a_reader_that_is_not_there_any_more_disturbs_nobody(
+def test_a_reader_that_is_not_there_any_more_does_not_hold_up_the_next_one(
     world: World, reader: Where, digests: list[str], changed: dict[str, Any]
 ) -> None:
     _, driver = world(records=10)
@@ -126,7 +126,7 @@ def test_a_reader_that_is_not_there_any_more_disturbs_nobody(
     assert digests == [driver.durable.digest]
 
 
-def test_a_run_that_is_over_is_told_nothing(world: World, reader: Where) -> None:
+def test_a_run_that_is_over_is_told_of_no_ends(world: World, reader: Where) -> None:
     _, driver = world(records=10)
     driver.trigger()
     ends = DurableEnds()
@@ -141,7 +141,7 @@ def test_a_query_of_another_source_starts_no_thread() -> None:
     assert threading.active_count() == before
 
 
-def test_the_group_has_no_part_in_what_a_digest_says(world: World) -> None:
+def test_the_group_has_no_part_in_a_digest(world: World) -> None:
     _, driver = world(records=10)
     driver.trigger()
     raw = driver.durable.to_json()

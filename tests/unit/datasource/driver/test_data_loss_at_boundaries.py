@@ -43,10 +43,10 @@ def test_reading_goes_on_where_the_log_is_nearest(position: int, nearest: int) -
     assert LogRange(40, 100).nearest(position) == nearest
 
 
-def test_a_loss_says_where_what_was_asked_for_and_what_is_there() -> None:
+def test_a_loss_names_the_partition_the_offset_asked_for_and_the_offsets_that_are_there() -> None:
     assert str(out_of_log(P1, 10, 90, LogRange(40, 100))) == (
         "Offsets 10 to 89 of t-1 were still to be read, but the log has 40 to 99: "
-        "retention or DeleteRecords removed what came before."
+        "retention or DeleteRecords removed the records before."
     )
     assert str(out_of_log(P1, 90, None, LogRange(60, 60))) == (
         "Offsets 90 on of t-1 were still to be read, but the log is empty and ends at 60: "
@@ -104,7 +104,7 @@ def test_losses_of_several_partitions_add_up(world: World) -> None:
     assert driver.boundary.logs.offsets_skipped == 2 * (30 + 30)
 
 
-def test_the_loss_of_one_partition_speaks_of_no_others(world: World) -> None:
+def test_the_loss_of_one_partition_names_no_other_partition(world: World) -> None:
     group, driver = world(partitions=2, records=10)
     driver.drain()
     group.produce(P0, 90)
@@ -113,7 +113,7 @@ def test_the_loss_of_one_partition_speaks_of_no_others(world: World) -> None:
         driver.trigger()
     message = str(problem.value)
     assert "more partitions" not in message
-    assert message.endswith(f"removed what came before. {WAYS_OUT}")
+    assert message.endswith(f"removed the records before. {WAYS_OUT}")
 
 
 def test_a_query_goes_on_without_its_only_topic_if_that_is_no_error(world: World) -> None:
@@ -125,7 +125,7 @@ def test_a_query_goes_on_without_its_only_topic_if_that_is_no_error(world: World
     assert not driver.durable.owned
 
 
-def test_a_partition_that_was_lost_before_anything_was_read_is_named_from_its_first_offset_on(world: World) -> None:
+def test_a_partition_that_was_lost_before_its_first_read_is_named_from_its_first_offset_on(world: World) -> None:
     group, driver = world()
     driver.trigger()
     group.delete_topic("t")
@@ -142,7 +142,7 @@ def test_no_ends_are_listed_before_the_first_boundary(world: World) -> None:
     assert driver.boundary.logs.listed_ends == {P0: 10}
 
 
-def test_a_limit_counts_what_is_there_not_what_is_lost(world: World) -> None:
+def test_a_limit_counts_records_that_are_there_not_lost_ones(world: World) -> None:
     group, driver = world(records=10, fail_on_data_loss=False)
     driver.drain()
     group.produce(P0, 1_000_000)
@@ -393,7 +393,7 @@ def test_a_position_of_another_application_beyond_the_listed_end_is_no_truncatio
 # ---------------------------------------------------------------------------------------------- topics go
 
 
-def test_a_deleted_topic_fails_the_query_and_the_others_are_committed(world: World) -> None:
+def test_a_deleted_topic_fails_the_query_and_other_topics_are_committed(world: World) -> None:
     group, driver = world(records=10)
     with_other_topic(group, driver)
     driver.trigger()
@@ -444,7 +444,7 @@ def test_a_topic_deleted_between_runs_fails_the_start_or_is_skipped(world: World
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_a_topic_that_never_existed_is_an_error_whatever_fail_on_data_loss_says(world: World, fail: bool) -> None:
+def test_a_topic_that_never_existed_is_an_error_with_either_fail_on_data_loss(world: World, fail: bool) -> None:
     group, driver = world(records=10, fail_on_data_loss=fail)
     group.subscribed = ("t", "typo")
     driver.start()
@@ -458,7 +458,7 @@ ANEW = pytest.mark.parametrize("records", [0, 5, 100, 150], ids=["empty", "fewer
 
 
 @ANEW
-def test_a_recreated_topic_fails_the_query_whatever_its_offsets(world: World, records: int) -> None:
+def test_a_recreated_topic_fails_the_query_at_any_offsets(world: World, records: int) -> None:
     group, driver = world(partitions=2, records=100)
     driver.drain()
     group.create_topic("t", 2)
@@ -469,7 +469,7 @@ def test_a_recreated_topic_fails_the_query_whatever_its_offsets(world: World, re
 
 
 @ANEW
-def test_a_recreated_topic_is_read_from_its_beginning_whatever_its_offsets(world: World, records: int) -> None:
+def test_a_recreated_topic_is_read_from_its_beginning_at_any_offsets(world: World, records: int) -> None:
     group, driver = world(partitions=2, records=100, fail_on_data_loss=False)
     driver.drain()
     group.create_topic("t", 2)

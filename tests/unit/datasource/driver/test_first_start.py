@@ -174,7 +174,7 @@ def test_a_timestamp_counts_for_a_query_without_a_checkpoint_only(world: World) 
     assert driver.rows[P0] == [(50, 100), (100, 105)]
 
 
-def test_partitions_added_later_start_at_their_first_record_whatever_the_timestamp(world: World) -> None:
+def test_partitions_added_later_start_at_their_first_record_with_any_starting_timestamp(world: World) -> None:
     group, driver = world(partitions=1, records=100, starting=by_timestamp("startingTimestamp")("50000"))
     driver.drain()
     added = group.add_partition("t")

@@ -55,7 +55,9 @@ def test_a_seat_that_has_not_heard_yet_is_not_asked_twice_to_give_up(world: Worl
     assert set(group.other) == {P0}
 
 
-def test_durable_positions_are_committed_before_giving_up_what_this_process_never_adopted(world: World) -> None:
+def test_durable_positions_are_committed_before_giving_up_partitions_that_this_process_never_adopted(
+    world: World,
+) -> None:
     """1. the driver dies before the boundary that commits 10, 2. it comes back and its seat still holds P,
     3. P is revoked before the first boundary. The next owner must start at 10, not where the group was told last.
     """
@@ -78,7 +80,7 @@ def test_durable_positions_of_a_recreated_topic_are_not_committed_before_giving_
     assert group.other == {P0: 0}
 
 
-def test_a_commit_that_fails_before_giving_up_keeps_what_was_never_adopted(world: World) -> None:
+def test_a_commit_that_fails_before_giving_up_keeps_partitions_that_were_never_adopted(world: World) -> None:
     group, driver = world(records=10)
     driver.trigger()
     driver.restart()
@@ -199,7 +201,7 @@ def dies_in_a_batch(group: FakeGroup, driver: Driver) -> None:
     group.die()
 
 
-def test_partitions_of_an_unfinished_batch_go_to_nobody_before_it_is_done(world: World) -> None:
+def test_partitions_of_an_unfinished_batch_go_to_no_member_before_it_is_done(world: World) -> None:
     """1. the driver dies in a batch, 2. the group rebalances, 3. the driver comes back, and reads the batch again."""
     group, driver = world(records=10)
     dies_in_a_batch(group, driver)

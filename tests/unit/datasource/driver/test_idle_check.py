@@ -82,7 +82,7 @@ def test_topics_are_looked_at_between_the_listing_that_shows_a_move_and_the_plan
     assert group.topics_seen_at_ms == group.now_ms
 
 
-def test_the_bound_on_the_age_of_topics_holds_while_nothing_happens(world: World) -> None:
+def test_the_bound_on_the_age_of_topics_holds_while_the_query_is_idle(world: World) -> None:
     group, driver = at_rest(world, records=10)
     for _ in range(100):
         idle_triggers(group, driver, 1)
@@ -101,7 +101,7 @@ def test_a_topic_created_anew_with_just_as_many_records_is_noticed_within_the_bo
 
 
 @pytest.mark.parametrize("records", [0, 3, 25], ids=["none", "fewer", "more"])
-def test_a_topic_created_anew_is_noticed_by_the_next_trigger_before_anything_is_committed(
+def test_a_topic_created_anew_is_noticed_by_the_next_trigger_before_its_first_commit(
     world: World, records: int
 ) -> None:
     group, driver = at_rest(world, records=10)
@@ -142,7 +142,7 @@ def test_a_topic_deleted_while_idle_is_noticed_by_the_next_trigger(world: World)
         idle_triggers(group, driver, 1)
 
 
-def test_a_topic_deleted_while_idle_costs_the_others_nothing(world: World) -> None:
+def test_a_topic_deleted_while_idle_costs_other_topics_no_record(world: World) -> None:
     group, driver = world(records=10, fail_on_data_loss=False)
     group.create_topic("u", 1)
     group.subscribed = ("t", "u")

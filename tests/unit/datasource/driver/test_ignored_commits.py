@@ -45,7 +45,7 @@ def test_a_checkpoint_that_was_set_back_goes_on_from_where_it_stands(
         assert f"t-0: group 150, checkpoint {batches * 50}" in warning
 
 
-def test_a_checkpoint_that_was_set_back_does_not_read_again_what_another_application_read(
+def test_a_checkpoint_that_was_set_back_does_not_read_again_the_records_that_another_application_read(
     world: World,
 ) -> None:
     group, driver = world(records=100)
@@ -111,7 +111,7 @@ def test_a_process_of_an_earlier_run_overrules_no_commit_of_a_later_one(
     assert driver.rows == {P0: [(0, 100), (100, 1_100)]}
 
 
-def test_a_second_checkpoint_of_the_same_application_makes_the_first_one_skip_nothing(world: World) -> None:
+def test_a_second_checkpoint_of_the_same_application_makes_the_first_one_skip_no_record(world: World) -> None:
     group, driver = world(records=30)
     driver.drain()
     group.produce(P0, 80)

@@ -108,7 +108,7 @@ elif sys.argv[3] == "waiting":
         ("about to end", "the end of its program"),
     ],
 )
-def test_a_reader_does_what_is_last_however_it_ends(what: str, end: str, tmp_path: Path) -> None:
+def test_a_reader_does_its_last_step_however_it_ends(what: str, end: str, tmp_path: Path) -> None:
     last = tmp_path / "last"
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = str(listener.getsockname()[1])
@@ -129,7 +129,7 @@ def test_a_reader_does_what_is_last_however_it_ends(what: str, end: str, tmp_pat
 
 
 @pytest.mark.usefixtures("jvm_end")
-def test_sparks_socket_stays_as_it_is_whatever_pythons_default_timeout() -> None:
+def test_sparks_socket_stays_as_it_is_under_any_default_timeout_of_python() -> None:
     blocking = [fd for fd in map(int, os.listdir("/proc/self/fd")) if _blocks(fd)]
     socket.setdefaulttimeout(5)
     try:

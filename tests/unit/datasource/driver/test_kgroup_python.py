@@ -108,7 +108,7 @@ def test_a_path_that_is_not_set_stays_so(environment: Environment) -> None:
 
 
 @pytest.mark.parametrize("installed", [("spark_kgroup-0.1.0",), ("spark_kgroup-0.1.0", "pyspark_client-4.3.0")])
-def test_an_environment_without_pyspark_changes_nothing(tmp_path: Path, installed: tuple[str, ...]) -> None:
+def test_an_environment_without_pyspark_leaves_the_path_as_it_is(tmp_path: Path, installed: tuple[str, ...]) -> None:
     environment = Environment(tmp_path, installed)
     environment.python()
     assert run([environment.script], ":".join(SPARK))[0] == ":".join(SPARK)

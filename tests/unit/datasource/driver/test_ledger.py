@@ -150,7 +150,7 @@ def test_records_lost_from_the_log_make_no_partition_wait_for_a_commit(committed
     assert since(before, book).uncommitted(seat_view({P0: who()})) == ({P0: 40} if waits else {})
 
 
-def test_nothing_is_committed_or_handed_over_by_a_seat_that_did_not_adopt_it() -> None:
+def test_no_partition_is_committed_or_handed_over_by_a_seat_that_did_not_adopt_it() -> None:
     book = ledger(P0)
     other = seat_view({P0: who("job-1", 2)}, "job-1", give_up={P0})
     assert since(durable({P0: 25}), book).uncommitted(other) == {}

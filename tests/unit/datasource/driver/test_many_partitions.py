@@ -68,7 +68,7 @@ def test_no_commit_is_acknowledged(world: World, lines: Callable[[str], list[str
     driver.trigger(limit=2 * PARTITIONS)
     group.commit_fate = lambda: "lost"
     driver.trigger()
-    (warning,) = lines("did not acknowledge what was read of t-0, t-1, ")
+    (warning,) = lines("did not acknowledge the offsets read of t-0, t-1, ")
     assert f" and {PARTITIONS - NAMES_LISTED_MAX} more (" in warning
     group.now_ms += driver.options.api_timeout_ms + 1
     assert f" and {PARTITIONS - NAMES_LISTED_MAX} more (" in error_of(driver.trigger)

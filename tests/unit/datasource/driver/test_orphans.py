@@ -99,7 +99,7 @@ def test_a_boundary_that_waits_for_a_group_without_rest_goes_on_and_waits_again(
     assert set(driver.durable.owned) == {P0, P1}
 
 
-def test_a_boundary_asks_nobody_for_the_group_s_description(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_boundary_does_not_ask_for_the_group_s_description(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The runtime has looked, and its finding is in the view."""
     group, driver = world(records=10)
     driver.trigger()
@@ -150,7 +150,7 @@ def test_a_boundary_waits_for_the_rebalance_that_it_forced_and_no_longer(
     assert driver.rows[added] == [(0, 7)]
 
 
-def test_nobody_looks_for_orphans_where_no_seat_was_asked_back(world: World) -> None:
+def test_no_orphans_are_looked_for_where_no_seat_was_asked_back(world: World) -> None:
     """Its seats joined for the first time: a rebalance has shared out everything."""
     group, driver = world(partitions=2, records=10)
     del group.target[P1]

@@ -37,7 +37,7 @@ def produce_and_read(group: FakeGroup, driver: Driver, tp: TopicPartition = P0) 
 # ------------------------------------------------------------------------------------------------ a running query
 
 
-def test_the_others_are_read_while_one_partition_has_no_leader(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_other_partitions_are_read_while_one_has_no_leader(world: World, caplog: pytest.LogCaptureFixture) -> None:
     group, driver = world(partitions=2, records=10)
     driver.drain()
     lose_leader(group)
@@ -345,7 +345,7 @@ def test_a_query_of_which_no_partition_has_a_leader_waits_for_all_and_fails_with
 
 
 @pytest.mark.parametrize("crash", ["unplanned", "unread", "uncommitted"])
-def test_a_driver_that_dies_meanwhile_reads_nothing_twice_and_skips_nothing(world: World, crash: str) -> None:
+def test_a_driver_that_dies_meanwhile_reads_no_record_twice_and_skips_none(world: World, crash: str) -> None:
     group, driver = world(partitions=2, records=10, starting=EARLIEST)
     group.rewinds = {P0, P1}
     group.committed_now = {P0: 7, P1: 7}
@@ -383,7 +383,7 @@ def test_an_open_transaction_with_the_groups_offsets_holds_up_its_partitions_alo
     assert len(messages(caplog, BACK)) == 1
 
 
-def test_an_open_transaction_that_does_not_end_is_an_error_that_says_what_to_end(world: World) -> None:
+def test_an_open_transaction_that_does_not_end_is_an_error_that_asks_to_end_it(world: World) -> None:
     group, driver = world(partitions=2, records=10)
     group.unstable = {P1}
     driver.trigger()
@@ -392,7 +392,7 @@ def test_an_open_transaction_that_does_not_end_is_an_error_that_says_what_to_end
         driver.trigger()
 
 
-def test_a_partition_of_which_nobody_knows_what_is_committed_is_not_handed_over(world: World) -> None:
+def test_a_partition_whose_committed_offset_is_unknown_is_not_handed_over(world: World) -> None:
     """1. a batch is done, 2. the driver dies, 3. when it is back, the group asks for the partition."""
     group, driver = world(partitions=2, records=10)
     assert driver.trigger()
@@ -445,7 +445,7 @@ def test_available_now_does_not_end_before_a_leader_is_back(world: World) -> Non
     assert until_ms <= group.now_ms < until_ms + 10_000
 
 
-def test_available_now_reads_the_others_first(world: World) -> None:
+def test_available_now_reads_the_partitions_with_a_leader_first(world: World) -> None:
     group, driver = world(partitions=2, records=10, bounded=True)
     lose_leader(group)
     began_ms = group.now_ms
@@ -490,7 +490,7 @@ def test_available_now_does_not_wait_for_a_partition_that_is_read_to_its_end(wor
     assert driver.rows == {P0: [(0, 10)], P1: [(0, 10)]}
 
 
-def test_available_now_does_not_wait_for_what_others_read_but_reads_it_if_it_comes(
+def test_available_now_does_not_wait_for_partitions_of_other_members_but_reads_them_if_they_come(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     group, driver = world(partitions=2, records=10, bounded=True)
@@ -523,7 +523,7 @@ def test_a_stream_does_not_end_before_a_partition_without_a_leader_is_read(world
     assert driver.rows == {P0: [(0, 5)], P1: [(0, 5)]}
 
 
-def test_nothing_is_read_past_a_stop_that_no_leader_tells(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_record_is_read_past_a_stop_that_no_leader_tells(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     group, driver = world(partitions=2, records=10, ending=by_timestamp("endingTimestamp")("5000"))
     at = group.logs.at
 

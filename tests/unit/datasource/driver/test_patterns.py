@@ -44,7 +44,7 @@ def vanish(group: FakeGroup, topic: str) -> None:
 
 
 @pytest.mark.parametrize("starting", [COMMITTED_OR_EARLIEST, LATEST, AT_5])
-def test_a_topic_that_appears_is_read_from_its_earliest_offset_whatever_the_query_started_with(
+def test_a_topic_that_appears_is_read_from_its_earliest_offset_with_any_starting_offsets(
     starting: OffsetBound,
 ) -> None:
     group, driver = running("t", starting=starting)
@@ -55,7 +55,7 @@ def test_a_topic_that_appears_is_read_from_its_earliest_offset_whatever_the_quer
 
 
 @pytest.mark.parametrize("starting", [COMMITTED_OR_EARLIEST, LATEST])
-def test_the_first_topic_to_appear_is_read_from_its_earliest_offset_though_nothing_is_durable_yet(
+def test_the_first_topic_to_appear_is_read_from_its_earliest_offset_though_no_offset_is_durable_yet(
     starting: OffsetBound,
 ) -> None:
     group, driver = running(starting=starting)
@@ -80,7 +80,7 @@ def test_a_topic_that_vanishes_when_all_of_it_was_read_is_a_loss_as_with_subscri
         driver.drain()
 
 
-def test_a_topic_that_vanishes_is_skipped_without_fail_on_data_loss_and_the_others_go_on() -> None:
+def test_a_topic_that_vanishes_is_skipped_without_fail_on_data_loss_and_other_topics_go_on() -> None:
     group, driver = running("t", "u", fail_on_data_loss=False)
     vanish(group, "u")
     group.produce(T0, 5)
@@ -102,7 +102,7 @@ def test_a_query_whose_topics_have_all_vanished_does_not_begin_anew() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 10, 20], ids=["fewer", "as many", "more"])
-def test_a_topic_that_is_recreated_under_a_pattern_is_a_loss_whatever_its_offsets(count: int) -> None:
+def test_a_topic_that_is_recreated_under_a_pattern_is_a_loss_at_any_offsets(count: int) -> None:
     group, driver = running("t", "u")
     group.delete_topic("u")
     group.create_topic("u", 1)

@@ -22,13 +22,13 @@ def test_later_reads_count_more_than_the_records_of_long_ago() -> None:
     assert sizes.of("t") == pytest.approx(1_000, rel=0.02)
 
 
-def test_a_read_without_rows_says_nothing() -> None:
+def test_a_read_without_rows_reports_no_size() -> None:
     sizes = RecordSizes()
     sizes.add([TopicSize("t", 0, 0)])
     assert sizes.of("t") is None
 
 
-def test_a_record_takes_a_byte_at_least_so_that_no_limit_is_divided_by_nothing() -> None:
+def test_a_record_takes_a_byte_at_least_so_that_no_limit_is_divided_by_zero() -> None:
     sizes = RecordSizes()
     sizes.add([TopicSize("t", 10, 0)])
     assert sizes.of("t") == 1

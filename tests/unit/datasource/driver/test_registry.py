@@ -130,7 +130,7 @@ def test_a_ticket_is_bound_to_a_seat_with_its_ranges_and_all_that_it_owns(regist
 
 
 @pytest.mark.parametrize("registry", [(*SEATS, "g-2")], indirect=True)
-def test_a_late_ticket_for_which_nothing_is_left_is_answered_nothing_left(registry: Registry, sidecar: Sidecar) -> None:
+def test_a_late_ticket_without_a_seat_left_is_answered_nothing_left(registry: Registry, sidecar: Sidecar) -> None:
     channel = sidecar("1")
     first = plan(registry, 0)
     for ticket in range(2):
@@ -326,7 +326,7 @@ def test_a_seat_with_forty_thousand_partitions_gets_its_share(registry: Registry
     assert beat(channel) == ["g-0"]
 
 
-def test_the_server_of_a_divided_share_reads_its_first_piece_and_workers_the_others(
+def test_the_server_of_a_divided_share_reads_its_first_piece_and_workers_the_rest(
     registry: Registry, sidecar: Sidecar
 ) -> None:
     """Rows that were fetched ahead are in the first piece. A server that read a later one would drop them."""
@@ -341,7 +341,7 @@ def test_the_server_of_a_divided_share_reads_its_first_piece_and_workers_the_oth
     assert beat(channel) == ["g-0"]
 
 
-def test_a_share_that_is_larger_than_a_message_is_read_by_its_ticket_and_proves_nothing(
+def test_a_share_that_is_larger_than_a_message_is_read_by_its_ticket_and_shows_no_executor_at_work(
     registry: Registry, sidecar: Sidecar, caplog: pytest.LogCaptureFixture
 ) -> None:
     channel = sidecar("1")

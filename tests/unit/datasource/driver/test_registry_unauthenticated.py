@@ -101,7 +101,7 @@ UNAUTHENTICATED: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("kind", UNAUTHENTICATED)
-def test_an_unauthenticated_peer_learns_a_nonce_and_changes_nothing(
+def test_an_unauthenticated_peer_learns_a_nonce_and_changes_no_home(
     registry: Registry, server: RegistryServer, sidecar: Channel, kind: str
 ) -> None:
     bind(sidecar)
@@ -270,7 +270,7 @@ def dropped_by_the_kernel() -> int:
     return int(values[names.index("ListenOverflows")])
 
 
-def test_a_flood_of_connections_disturbs_nobody(
+def test_a_flood_of_connections_does_not_hold_up_sidecars_with_the_key(
     server: RegistryServer, sidecar: Channel, caplog: pytest.LogCaptureFixture
 ) -> None:
     """10,000 connections as fast as they can be made: a sidecar binds on, and newcomers with the key get in."""

@@ -51,7 +51,7 @@ def test_seats_stay_while_their_commits_are_not_acknowledged(world: World) -> No
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_seats_that_come_and_go_between_batches_lose_nothing_and_repeat_nothing(world: World, seed: int) -> None:
+def test_seats_that_come_and_go_between_batches_lose_no_record_and_repeat_none(world: World, seed: int) -> None:
     random = Random(seed)
     group, driver = world(partitions=6, seats=2, records=10)
     produced = 10

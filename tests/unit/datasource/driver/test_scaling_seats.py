@@ -111,7 +111,7 @@ def test_partitions_of_former_seats_are_committed_before_these_leave(world: Worl
     assert not group.old
 
 
-def test_seats_that_come_back_into_a_rebalance_commit_nothing_before_its_end(world: World) -> None:
+def test_seats_that_come_back_into_a_rebalance_commit_no_offset_before_its_end(world: World) -> None:
     group, driver = world(partitions=6, seats=6, records=30)
     driver.trigger()
     group.die()
@@ -223,7 +223,9 @@ def test_members_that_only_look_like_former_seats_are_left_alone(world: World) -
 
 
 @pytest.mark.parametrize("group_type", ["classic", "consumer"])
-def test_former_seats_under_another_client_id_are_known_by_what_they_wrote(world: World, group_type: str) -> None:
+def test_former_seats_under_another_client_id_are_known_by_the_texts_beside_their_offsets(
+    world: World, group_type: str
+) -> None:
     """A pod's name may be the client id, and it is another one at each start."""
     group, driver = world(partitions=6, seats=6, records=30)
     group.group_type = group_type

@@ -26,7 +26,7 @@ def test_seats_leave_when_there_were_fewer_task_slots_for_long() -> None:
     assert count.wanted(24, 8, 100, SEATS_SHRINK_AFTER_MS, busy=True) == 12, "the most that were wanted meanwhile"
 
 
-def test_executors_that_are_soon_replaced_change_nothing() -> None:
+def test_executors_that_are_soon_replaced_do_not_change_the_seats() -> None:
     count = SeatCount(LEAST)
     for cycle in range(100):
         at_ms = cycle * SEATS_SHRINK_AFTER_MS
@@ -48,7 +48,7 @@ def test_there_are_never_more_seats_than_partitions_nor_fewer_than_at_first(
 
 
 @pytest.mark.parametrize(("slots", "busy"), [(8, False), (0, True)])
-def test_seats_stay_where_nobody_knows_how_many_executors_there_are(slots: int, busy: bool) -> None:
+def test_seats_stay_where_the_number_of_executors_is_unknown(slots: int, busy: bool) -> None:
     """In a quiet stream executors get no tasks, and their sidecars end."""
     count = SeatCount(LEAST)
     for at_ms in range(0, 10 * SEATS_SHRINK_AFTER_MS, SEATS_SHRINK_AFTER_MS // 2):

@@ -126,13 +126,13 @@ class TestMode:
         ask(seats, seats.plan("1", names(2)), [A])
         assert seats.plan("1", names(2)).mode is Mode.FIXED
 
-    def test_a_scan_is_fixed_where_no_message_could_carry_what_a_seat_reads(self) -> None:
+    def test_a_scan_is_fixed_where_a_seat_s_ranges_do_not_fit_a_message(self) -> None:
         seats = settled(2, A)
         assert seats.plan("2", names(2), late=False).tickets == ("s-0", "s-1")
         ask(seats, seats.plan("3", names(2), late=False), [A])
         assert seats.plan("4", names(2)).mode is Mode.LATE
 
-    def test_a_batch_without_data_has_no_tickets_and_proves_nothing(self) -> None:
+    def test_a_batch_without_data_has_no_tickets_and_shows_no_executor_at_work(self) -> None:
         seats = joined(2, A)
         assert seats.plan("0", []).tickets == ()
         first = seats.plan("1", names(2))
@@ -189,7 +189,7 @@ class TestPieces:
         ]
         assert all(binding.at_home for binding in bindings)
 
-    def test_an_executor_whose_own_are_read_helps_with_others_and_no_home_moves(self) -> None:
+    def test_an_executor_whose_own_seats_are_read_helps_with_other_seats_and_no_home_moves(self) -> None:
         seats = settled(2, A, B)
         before = homes(seats)
         bindings = ask(seats, seats.plan("2", ["s-0"] * 5 + ["s-1"]), [A, B])
@@ -200,7 +200,7 @@ class TestPieces:
         assert [(b.seat, b.at_home) for b in bindings[1::2]] == [("s-1", True), ("s-0", False), ("s-0", False)]
         assert homes(seats) == before
 
-    def test_there_is_no_spare_ticket_for_whoever_has_no_home_among_them(self) -> None:
+    def test_there_is_no_spare_ticket_for_an_executor_without_a_home_among_them(self) -> None:
         seats = settled(64, A, B, C)
         scan = seats.plan("2", ["s-0", "s-0", "s-1"])
         assert scan.tickets == (None, None, None)
@@ -224,7 +224,7 @@ class TestPieces:
 class TestFixed:
     """Ticket k reads seat k, and the registry is only told."""
 
-    def test_whoever_asks_first_is_home_and_later_ones_are_guests(self) -> None:
+    def test_the_first_executor_to_ask_is_home_and_later_ones_are_guests(self) -> None:
         seats = joined(2, A, B)
         scan = seats.plan("1", names(2))
         assert seats.bind(scan.scan_id, 1, B, 0) == Binding(seat="s-1", at_home=True)
@@ -261,7 +261,7 @@ class TestFixed:
 class TestLate:
     """The registry prefers the seats that the asking executor is home to."""
 
-    def test_each_executor_reads_its_own_seats_in_whatever_order_they_ask(self) -> None:
+    def test_each_executor_reads_its_own_seats_in_any_order_of_asking(self) -> None:
         seats = settled(6, A, B, C)
         before = homes(seats)
         for batch, order in enumerate(([C, A, B], [B, B, A, A, C, C], [A, C, B])):
@@ -282,7 +282,7 @@ class TestLate:
         assert [b.seat for b in bindings] == ["s-1", "s-2", "s-0"]
         assert all(b.at_home for b in bindings)
 
-    def test_a_quick_executor_reads_seats_that_others_have_not_come_to_as_a_guest(self) -> None:
+    def test_a_quick_executor_reads_seats_that_slower_ones_have_not_come_to_as_a_guest(self) -> None:
         """An executor that is quick reads seats that their homes have not come to yet, as a guest: homes stay."""
         seats = settled(6, A, B)
         before = homes(seats)
@@ -291,7 +291,7 @@ class TestLate:
         assert [b.at_home for b in bindings] == [True, True, True, False, True, False]
         assert homes(seats) == before
 
-    def test_a_guest_reads_for_the_executor_that_has_most_left_and_what_it_would_read_last(self) -> None:
+    def test_a_guest_reads_for_the_executor_that_has_most_left_and_the_seat_it_would_read_last(self) -> None:
         seats = settled(7, A, B, C)  # A has three, B and C two
         scan = seats.plan("2", names(7))
         first = [seats.bind(scan.scan_id, ticket, B, 0).seat for ticket in range(3)]
@@ -306,7 +306,7 @@ class TestLate:
         assert guests == ["s-2", "s-1", "s-0"]
         assert seats.bind(scan.scan_id, 3, D, 0) == Binding(seat="s-3", at_home=True)
 
-    def test_a_spare_ticket_reads_nothing_rather_than_another_executors_seat(self) -> None:
+    def test_a_spare_ticket_reads_no_seat_rather_than_another_executors(self) -> None:
         """An executor whose seats have no data is told to read no seat. The last tickets take the remaining seats."""
         seats = settled(4, A, B)
         scan = seats.plan("2", ["s-0", "s-2"])  # both of A
@@ -317,7 +317,7 @@ class TestLate:
 
     @pytest.mark.parametrize("order", list(permutations(range(4))))
     @pytest.mark.parametrize("busy", [["s-0", "s-1"], ["s-0", "s-2"], ["s-0", "s-1", "s-3"]])
-    def test_the_first_ticket_reads_a_seat_whoever_asks_and_in_whatever_order(
+    def test_the_first_ticket_reads_a_seat_for_any_executor_and_in_any_order(
         self, order: tuple[int, ...], busy: list[str]
     ) -> None:
         """Spark's file writer makes a file of the first partition, though it is empty, and of no other."""
@@ -468,7 +468,7 @@ class TestLostExecutor:
             assert survivors.items() <= homes(seats).items()
             assert counts(seats) == {"A": 6, "C": 6}
 
-    def test_a_vanished_host_that_speaks_again_gets_back_what_nobody_took(self) -> None:
+    def test_a_vanished_host_that_speaks_again_gets_back_the_seats_that_no_other_host_took(self) -> None:
         seats = settled(6, A, B, C)
         before = homes(seats)
         seats.on_sidecar_gone(B.key)
@@ -537,7 +537,7 @@ class TestSpread:
         assert [b.at_home for b in bindings] == [True, True, True, False]
         assert counts(seats) == {"A": 3, "B": 2, "C": 3, "D": 2, "E": 2}
 
-    def test_an_executor_with_its_share_leaves_what_another_one_lacks(self) -> None:
+    def test_an_executor_with_its_share_leaves_the_seats_that_another_one_lacks(self) -> None:
         """5, 3, 1: both moves are for the last executor. A seat for the middle one would make it three moves."""
         seats = joined(9, A, B, C)
         ask(seats, seats.plan("1", names(9)), [A, A, A, A, A, B, B, B, C])
@@ -550,7 +550,7 @@ class TestSpread:
         assert counts(seats) == {"A": 3, "B": 3, "C": 3}
         assert max(home.move for home in seats.homes.living().values()) == 9 + 2
 
-    def test_a_newcomer_that_is_gone_again_leaves_nothing_due(self) -> None:
+    def test_a_newcomer_that_is_gone_again_leaves_no_move_due(self) -> None:
         """1. A seat is due to it, 2. that is being read, so it reads another one as a guest, 3. it dies."""
         seats = settled(4, A, B)
         before = homes(seats)
@@ -587,7 +587,7 @@ class TestWithoutSidecar:
         assert seats.bind(scan.scan_id, 0, alone, 0).at_home is False
         assert homes(seats) == {"s-0": "A", "s-1": "B"}
 
-    def test_an_executor_is_home_to_nothing_before_its_sidecar_has_said_hello(self) -> None:
+    def test_an_executor_is_home_to_no_seat_before_its_sidecar_has_said_hello(self) -> None:
         seats = joined(2, A)
         scan = seats.plan("1", names(2))
         assert seats.bind(scan.scan_id, 0, B, 0) == Binding(seat="s-0", at_home=False)
@@ -671,7 +671,7 @@ class TestRefused:
                 seats.bind(scan.scan_id, 0, A, 0)
         assert [seats.is_recent(scan.scan_id) for scan in scans] == [None, None, False, False, True, True]
 
-    def test_the_tickets_of_a_past_batch_read_what_they_did_then(self) -> None:
+    def test_the_tickets_of_a_past_batch_read_the_seats_that_they_read_then(self) -> None:
         """A frame of it is computed again: its persisted rows were lost with an executor, for example."""
         seats = settled(6, A, B)
         scan = seats.plan("kept", names(6))
@@ -690,7 +690,7 @@ class TestRefused:
         assert seats.bind(scans[1].scan_id, 0, A, 0).seat == "s-0"
 
 
-def test_executors_that_come_and_go_without_a_seat_leave_nothing_behind() -> None:
+def test_executors_that_come_and_go_without_a_seat_leave_no_trace() -> None:
     seats = settled(2, A, B)
     size = len(pickle.dumps(seats))
     for number in range(100):
@@ -702,7 +702,7 @@ def test_executors_that_come_and_go_without_a_seat_leave_nothing_behind() -> Non
     assert len(pickle.dumps(seats)) == size
 
 
-def test_a_lost_executor_whose_seats_have_all_moved_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_executor_whose_seats_have_all_moved_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seats_module, "PAST_RANGES_MAX", 0)  # the bound of ranges that past batches leave
     seats = settled(2, A, B)
     sizes = []
@@ -716,7 +716,7 @@ def test_a_lost_executor_whose_seats_have_all_moved_leaves_nothing_behind(monkey
     assert len(set(sizes[1:])) == 1
 
 
-def test_a_batch_is_untouched_if_nobody_has_asked_for_a_ticket_of_it() -> None:
+def test_a_batch_is_untouched_if_no_executor_has_asked_for_a_ticket_of_it() -> None:
     seats = settled(2, A, B)
     assert not seats.is_untouched()
     for batch in ("skipped", "read"):
@@ -768,7 +768,7 @@ class TestAway:
         ask(seats, seats.plan("last", names(300)), [A, B, C])
         assert homes(seats) == before
 
-    def test_an_executor_that_gets_tasks_again_keeps_what_nobody_has_taken(self) -> None:
+    def test_an_executor_that_gets_tasks_again_keeps_the_seats_that_no_other_one_has_taken(self) -> None:
         seats = settled(6, A, B, C)
         held = of(seats, C)
         for batch in range(30):  # batches without the seats of C: no executor takes them
@@ -786,7 +786,7 @@ class TestAway:
             ask(seats, seats.plan(str(batch), names(6)), [A, B, C])
         assert counts(seats) == {"A": 2, "B": 2, "C": 2}
 
-    def test_batches_that_nobody_reads_make_no_seat_move(self) -> None:
+    def test_batches_that_no_task_reads_make_no_seat_move(self) -> None:
         seats = settled(6, A, B)
         before = homes(seats)
         for batch in range(100):
@@ -815,7 +815,7 @@ class TestAway:
 class TestSize:
     """Seats that join and leave while the query runs, and the task slots that executors tell of."""
 
-    def test_seats_that_join_get_homes_and_keep_those_of_the_others(self) -> None:
+    def test_seats_that_join_get_homes_and_keep_those_of_other_seats(self) -> None:
         seats = settled(4, A, B)
         before = homes(seats)
         seats.homes.resize(names(8))
@@ -823,7 +823,7 @@ class TestSize:
         assert of(seats, A, B).items() >= before.items()
         assert counts(seats) == {"A": 4, "B": 4}
 
-    def test_seats_that_leave_have_no_home_and_the_others_keep_theirs(self) -> None:
+    def test_seats_that_leave_have_no_home_and_other_seats_keep_theirs(self) -> None:
         seats = settled(8, A, B)
         before = homes(seats)
         seats.homes.resize(names(4))
@@ -835,7 +835,7 @@ class TestSize:
         seats.homes.resize(names(2))
         assert read(ask(seats, seats.plan("replayed", names(4)), [A, B])) == names(4)
 
-    def test_a_seat_that_leaves_the_last_home_of_a_lost_executor_leaves_nothing_behind(self) -> None:
+    def test_a_seat_that_leaves_the_last_home_of_a_lost_executor_leaves_no_trace(self) -> None:
         seats = settled(2, A, B)
         seats.on_sidecar_gone(B.key)
         seats.homes.resize(names(1))

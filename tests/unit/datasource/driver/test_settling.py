@@ -46,7 +46,7 @@ def test_the_first_boundary_names_the_seats_that_are_not_at_rest_and_says_when_i
     unsettle(group, monkeypatch, "seat-1")
     driver.trigger()
     (warning,) = messages(caplog, "did not come to rest")
-    assert "Group 'g' did not come to rest within 60 s; still waiting for: seat-1." in warning
+    assert "Group 'g' did not come to rest within 60 s. It still waits for: seat-1." in warning
     assert warning.endswith("Trying again at the next trigger.")
 
 
@@ -74,7 +74,7 @@ def test_a_query_that_has_settled_once_does_not_wait_for_a_rebalance_again(
     assert driver.rows[P0] == [(0, 10), (10, 15)]
 
 
-def test_a_query_with_a_checkpoint_reads_what_it_has_though_the_group_does_not_settle(
+def test_a_query_with_a_checkpoint_reads_its_partitions_though_the_group_does_not_settle(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only a new query, which would begin with a part of its topics, has no batch at all."""

@@ -177,7 +177,7 @@ def test_a_number_of_seats_that_is_a_guess_or_leaves_some_idle_makes_a_warning(
         ("local[2]", {}, False),
     ],
 )
-def test_seats_follow_executors_only_where_nobody_says_how_many_there_are_to_be(
+def test_seats_follow_executors_only_where_members_is_not_given(
     monkeypatch: pytest.MonkeyPatch, master: str, options: dict[str, str], expected: bool
 ) -> None:
     monkeypatch.setattr(sizing, "_read_command", lambda _: [*JAVA, "--master", master])

@@ -36,7 +36,7 @@ def test_an_environment_that_was_not_activated_is_named_with_the_python_that_spa
     assert other_python({"PATH": f"{ours}:{others}"}, str(ours.parent)) is None
 
 
-def test_another_path_to_the_same_environment_is_nothing_to_tell_of(tmp_path: Path) -> None:
+def test_another_path_to_the_same_environment_makes_no_warning(tmp_path: Path) -> None:
     """1. pyenv puts its shims first on PATH, 2. Spark starts the shim, 3. that runs the Python that runs this."""
     ours, others = environment(tmp_path, "ours"), environment(tmp_path, "others")
     shims = script(tmp_path, "shims", f'exec {ours}/python3 "$@"')

@@ -89,7 +89,7 @@ def test_each_partition_has_a_stop_of_its_own(world: World) -> None:
         assert driver.rows == {P1: [(0, 7)]}
 
 
-def test_a_limit_counts_what_lies_before_the_stops(world: World) -> None:
+def test_a_limit_counts_the_records_before_the_stops(world: World) -> None:
     _, driver = world(partitions=2, records=1_000, ending=stops(4, 2))
     for _ in range(2):
         driver.trigger(limit=3)
@@ -177,7 +177,7 @@ def test_a_restart_reads_up_to_the_same_stops(world: World, ending: OffsetBound)
 
 
 @ENDS
-def test_where_the_group_stands_behind_a_stop_nothing_is_read_and_nothing_goes_back(
+def test_where_the_group_stands_behind_a_stop_no_record_is_read_and_no_offset_goes_back(
     world: World, ending: OffsetBound
 ) -> None:
     group, driver = world(partitions=2, records=30, ending=ending)
@@ -209,7 +209,7 @@ def test_a_partition_that_another_application_has_read_past_its_stop_comes_back_
 
 
 @ENDS
-def test_retention_takes_nothing_that_a_partition_at_its_stop_had_to_read(
+def test_retention_takes_no_record_that_a_partition_at_its_stop_had_to_read(
     world: World, caplog: pytest.LogCaptureFixture, ending: OffsetBound
 ) -> None:
     group, driver = world(partitions=2, records=30, ending=ending)
@@ -223,7 +223,7 @@ def test_retention_takes_nothing_that_a_partition_at_its_stop_had_to_read(
     assert (driver.boundary.logs.losses, ended(driver)) == (0, True)
 
 
-def test_retention_takes_nothing_of_a_query_that_comes_back_to_its_stops(world: World) -> None:
+def test_retention_takes_no_record_of_a_query_that_comes_back_to_its_stops(world: World) -> None:
     group, driver = world(partitions=2, records=30, ending=stops(12, 12))
     driver.drain()
     retention(group, P0, 25)
@@ -244,7 +244,7 @@ def test_retention_in_front_of_a_stop_is_a_loss_all_the_same(world: World, endin
         driver.trigger()
 
 
-def test_after_a_restart_nobody_knows_a_stop_by_timestamp_that_retention_took(world: World) -> None:
+def test_after_a_restart_a_stop_by_timestamp_that_retention_took_is_unknown(world: World) -> None:
     """Records that are gone may have been older than the timestamp: they count as lost, and never as read."""
     group, driver = world(records=30, ending=until(12))
     driver.drain()
@@ -270,7 +270,7 @@ def test_a_stop_by_timestamp_is_looked_up_anew_in_a_topic_that_was_created_again
 
 
 @pytest.mark.parametrize(("ending", "reads"), [(stops(12), 0), (until_each(12), 0), (until(12), 12)])
-def test_of_a_partition_that_comes_later_nothing_is_read_unless_one_timestamp_is_for_all(
+def test_of_a_partition_that_comes_later_no_record_is_read_unless_one_timestamp_is_for_all(
     world: World, caplog: pytest.LogCaptureFixture, ending: OffsetBound, reads: int
 ) -> None:
     group, driver = world(records=20, ending=ending)
@@ -296,7 +296,7 @@ def test_of_a_partition_that_comes_later_nothing_is_read_unless_one_timestamp_is
         (until_each(5), "endingOffsetsByTimestamp does not name t-1"),
     ],
 )
-def test_each_process_checks_before_it_commits_anything_that_all_partitions_are_named_and_no_others(
+def test_each_process_checks_before_its_first_commit_that_all_partitions_are_named_and_no_others(
     world: World, ending: OffsetBound, message: str
 ) -> None:
     group, driver = world(partitions=2, records=10, ending=ending)
@@ -375,23 +375,21 @@ def test_the_batch_that_reaches_the_stops_says_so_and_a_warning_comes_once_when_
     assert ended(driver) is True, "also where no batch follows"
 
 
-def test_a_stream_without_an_end_says_nothing_of_one(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stream_without_an_end_does_not_log_one(world: World, caplog: pytest.LogCaptureFixture) -> None:
     _, driver = world(records=10)
     driver.drain()
     assert ended(driver) is None
     assert not messages(caplog, ALL_READ)
 
 
-def test_available_now_ends_by_itself_and_asks_nobody_to_stop_it(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_available_now_ends_by_itself_and_asks_for_no_stop(world: World, caplog: pytest.LogCaptureFixture) -> None:
     _, driver = world(records=10, bounded=True, ending=stops(5))
     driver.drain()
     assert ended(driver) is True
     assert not messages(caplog, ALL_READ)
 
 
-def test_a_query_that_holds_nothing_has_not_come_to_its_end(world: World) -> None:
+def test_a_query_without_partitions_has_not_come_to_its_end(world: World) -> None:
     group, driver = world(records=10, ending=stops(5))
     group.spread([OTHER])
     driver.drain()

@@ -59,7 +59,7 @@ def test_a_partition_whose_new_owner_was_asked_for_it_in_turn_is_given_up_withou
 
 
 @pytest.mark.parametrize("silent", ["describe", "committed"])
-def test_a_partition_stays_uncommitted_and_ours_while_nobody_says_who_reads_it(
+def test_a_partition_stays_uncommitted_and_ours_while_its_reader_is_unknown(
     taken: tuple[FakeGroup, Driver], silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group, driver = taken
@@ -84,7 +84,7 @@ def test_a_partition_stays_uncommitted_and_ours_while_nobody_says_who_reads_it(
 
 
 @pytest.mark.parametrize("texts", [True, False], ids=["with its text", "without a text beside it"])
-def test_a_commit_of_ours_that_was_not_heard_of_is_taken_for_nobody_elses(
+def test_a_commit_of_ours_that_was_not_heard_of_is_not_taken_for_another_application_s(
     world: World, texts: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A broker may allow no text beside an offset (offset.metadata.max.bytes)."""
@@ -119,7 +119,7 @@ def test_committed_offsets_decide_in_a_group_that_this_user_may_not_see(
     assert P0 not in group.seats["seat-0"].owned_since
 
 
-def test_nobody_is_asked_who_reads_what_while_nothing_is_to_be_given_up(
+def test_the_reader_of_a_partition_is_not_asked_for_while_no_partition_is_to_be_given_up(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group, driver = world(records=10)
@@ -133,7 +133,7 @@ def test_nobody_is_asked_who_reads_what_while_nothing_is_to_be_given_up(
     assert asked == []
 
 
-def test_the_log_says_why_the_owner_of_what_is_given_up_is_not_known(
+def test_the_log_says_why_the_owner_of_a_partition_to_be_given_up_is_not_known(
     taken: tuple[FakeGroup, Driver], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     group, driver = taken
@@ -202,7 +202,7 @@ US = Author(app="seat", run=2_000)
     ],
     ids=["nobody's", "an administrator's", "a neighbour's", "a later run's", "this run's", "an earlier run's"],
 )
-def test_an_offset_that_somebody_else_committed_shows_that_a_partition_was_taken_over(
+def test_an_offset_that_another_application_committed_shows_that_a_partition_was_taken_over(
     world: World, monkeypatch: pytest.MonkeyPatch, text: str, is_theirs: bool
 ) -> None:
     group, _ = world()
@@ -213,7 +213,9 @@ def test_an_offset_that_somebody_else_committed_shows_that_a_partition_was_taken
 
 
 @pytest.mark.parametrize("offset", [None, 0, 10], ids=["none", "the last that we know of", "that of our next commit"])
-def test_an_offset_that_may_be_ours_shows_nothing_without_a_text_beside_it(world: World, offset: int | None) -> None:
+def test_an_offset_that_may_be_ours_shows_no_other_reader_without_a_text_beside_it(
+    world: World, offset: int | None
+) -> None:
     group, _ = world()
     group.committed_now = {} if offset is None else {P0: offset}
     assert find_taken_over(group, {P0: (0, 10)}, {"seat-0"}, US) == frozenset()
@@ -237,7 +239,7 @@ def test_partitions_that_our_own_seats_own_are_not_taken_over(world: World) -> N
 
 
 @pytest.mark.parametrize("text", ["", Author(app="neighbour").encode()], ids=["by another client", "by kgroup"])
-def test_a_boundary_commits_nothing_of_what_another_application_read_with_whatever_client(
+def test_a_boundary_commits_no_offset_of_records_that_another_application_read_with_any_client(
     taken: tuple[FakeGroup, Driver], monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     group, driver = taken

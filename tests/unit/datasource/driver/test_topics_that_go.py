@@ -88,7 +88,7 @@ def test_a_topic_that_goes_in_any_call_of_a_boundary_fails_the_query_with_its_of
 
 @ANEW
 @CIRCUMSTANCE
-def test_a_topic_that_goes_in_any_call_of_a_boundary_costs_the_others_nothing(
+def test_a_topic_that_goes_in_any_call_of_a_boundary_costs_other_topics_no_record(
     world: World, circumstance: str, anew: bool
 ) -> None:
     for group, driver in each_call(world, circumstance, fail_on_data_loss=False, anew=anew):

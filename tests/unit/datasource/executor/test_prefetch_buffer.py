@@ -110,7 +110,7 @@ def test_a_new_span_forgets_the_old_one(ahead: PrefetchBuffer) -> None:
     assert records(ahead.take({P0: 9, P1: 9})) == of(P1, 0) + of(P0, 1, 2)
 
 
-def test_a_dropped_partition_leaves_the_others(ahead: PrefetchBuffer) -> None:
+def test_a_dropped_partition_leaves_the_rest(ahead: PrefetchBuffer) -> None:
     add(ahead, of(P0, 0) + of(P1, 0) + of(P0, 1))
     ahead.drop(P0)
     add(ahead, of(P0, 2) + of(P1, 1))  # on its way when it was dropped

@@ -184,7 +184,7 @@ def test_no_more_is_asked_for_than_there_is_room(library: CDLL) -> None:
     seat.prefetcher.close()
 
 
-def test_a_read_goes_on_without_room_and_keeps_nothing_beyond_its_end(library: CDLL) -> None:
+def test_a_read_goes_on_without_room_and_keeps_no_record_beyond_its_end(library: CDLL) -> None:
     seat = Seat(library, share=PREFETCH_BYTES_MIN)
     with FetchBroker(answering(lambda n, offset: log(offset, 100, 1_000) if n or offset < 3_000 else b"")) as broker:
         seat.begin(broker.leader(), P1)
@@ -262,7 +262,7 @@ def test_a_large_answer_that_decompresses_to_more_than_the_room_is_kept_as_far_a
     seat.prefetcher.close()
 
 
-def test_a_read_keeps_nothing_without_room_of_partitions_that_it_does_not_want(library: CDLL) -> None:
+def test_a_read_keeps_without_room_no_record_of_partitions_that_it_does_not_want(library: CDLL) -> None:
     """The first answer of the read has both: 20 MB each."""
     seat = Seat(library, share=PREFETCH_BYTES_MIN)
     logs = {at: compressed_log(at, 100_000) for at in range(200)}
@@ -372,7 +372,7 @@ def test_a_partition_without_a_known_leader_is_unusual_only_when_it_is_read(seat
             seat.read({P1: 1})
 
 
-def test_partitions_of_a_broker_that_is_gone_are_unusual_when_the_others_of_a_read_are_there(seat: Seat) -> None:
+def test_partitions_of_a_broker_that_is_gone_are_unusual_when_the_rest_of_a_read_is_there(seat: Seat) -> None:
     """Between reads no partition is unusual, and a new leader is asked as soon as the driver has heard of it."""
     with FetchBroker(answering(up_to(20))) as broker, FetchBroker(answering(up_to(20))) as new:
         with FetchBroker(answering(up_to(20))) as old:
@@ -387,7 +387,7 @@ def test_partitions_of_a_broker_that_is_gone_are_unusual_when_the_others_of_a_re
         assert seat.read({P1: 20}) == {P1: list(range(20))}
 
 
-def test_a_connection_that_ends_while_nothing_is_asked_is_opened_anew(library: CDLL) -> None:
+def test_a_connection_that_ends_between_requests_is_opened_anew(library: CDLL) -> None:
     seat = Seat(library, share=PREFETCH_BYTES_MIN)
     with FetchBroker(answering(lambda _, offset: log(offset, 100, 1_000))) as broker:
         seat.begin(broker.leader(), P0)
@@ -409,7 +409,7 @@ def fetch_until_refused(seat: Seat, end: int) -> FallbackToLibrdkafka:
     return refused.value
 
 
-def test_what_came_before_an_answer_that_is_left_to_librdkafka_is_in_the_span(seat: Seat) -> None:
+def test_records_before_an_answer_that_is_left_to_librdkafka_are_in_the_span(seat: Seat) -> None:
     with FetchBroker(answering(lambda n, at: partition(n, error=6) if at >= 20 else log(at))) as broker:
         seat.begin(broker.leader(), P0)
         assert "NOT_LEADER_OR_FOLLOWER" in fetch_until_refused(seat, 30).reason

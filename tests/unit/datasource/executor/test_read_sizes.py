@@ -37,7 +37,7 @@ def test_each_topic_of_a_mixed_batch_has_the_bytes_of_its_own_rows() -> None:
     assert u.size_bytes / u.rows == pytest.approx(9_045, abs=10)
 
 
-def test_where_nobody_wants_to_know_only_rows_are_counted() -> None:
+def test_where_sizes_are_not_asked_for_only_rows_are_counted() -> None:
     sizes = ReadSizes(())
     sizes.add(batch_of(("t", 0, b"x"), ("u", 0, b"x")))
     assert (sizes.rows, sizes.by_topic()) == (2, ())

@@ -61,7 +61,7 @@ def test_ordinary_ranges_are_read_without_librdkafka(left: list[OffsetRange]) ->
     assert left == []
 
 
-def test_librdkafka_reads_on_where_our_own_reader_met_something_unusual(
+def test_librdkafka_reads_on_where_our_own_reader_met_an_unusual_answer(
     left: list[OffsetRange], reasons_given: dict[TopicPartition, str]
 ) -> None:
     with FetchBroker(answering(lambda n, offset: log(offset) if offset < 10 else partition(n, error=6))) as broker:

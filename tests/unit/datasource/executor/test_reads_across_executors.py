@@ -173,7 +173,7 @@ def test_an_executor_behind_a_firewall_counts_its_direct_reads_by_way_of_another
         wait_for(lambda: counted(query) == (1, 0, 1), "the read to be counted")
 
 
-def test_an_executor_that_can_reach_nobody_says_so_when_its_patience_ends(
+def test_an_executor_that_can_reach_no_address_says_so_when_its_patience_ends(
     query: Query, home: Executor, guest: Executor, behind_a_firewall: TicketPayload
 ) -> None:
     (pid,) = sidecars_of(query, home)
@@ -182,7 +182,9 @@ def test_an_executor_that_can_reach_nobody_says_so_when_its_patience_ends(
         list(Worker(guest).read(behind_a_firewall))
 
 
-def test_a_fixed_ticket_is_read_where_nobody_can_be_asked(home: Executor, guest: Executor) -> None:
+def test_a_fixed_ticket_is_read_where_neither_registry_nor_sidecar_is_reachable(
+    home: Executor, guest: Executor
+) -> None:
     with Query(NO_BROKER, "t", {"seat-0": [0]}, leaders=lambda *_: {}) as query, firewalled_port() as port:
         (ticket,) = query.plan(NO_RECORDS)
         assert ticket.mode is Mode.FIXED
@@ -193,7 +195,7 @@ def test_a_fixed_ticket_is_read_where_nobody_can_be_asked(home: Executor, guest:
 # ------------------------------------------------------------------------------------------------- who may ask
 
 
-def test_a_peer_without_the_key_learns_nothing_and_disturbs_nobody(
+def test_a_peer_without_the_key_is_refused_and_reads_go_on_beside_it(
     query: Query, guest: Executor, address: SidecarAddress
 ) -> None:
     with pytest.raises(KeyRefused):
@@ -289,7 +291,7 @@ def test_a_sidecar_refuses_to_serve_a_seat_that_has_its_home_elsewhere(
         peer.close()
 
 
-def test_a_home_serves_nobody_elsewhere_if_records_are_to_stay_on_their_executors(home: Executor) -> None:
+def test_a_home_serves_no_other_executor_if_records_are_to_stay_on_their_executors(home: Executor) -> None:
     """Whichever peer asks for them: the registry names no home to an honest worker, so none asks."""
     with Query(NO_BROKER, "t", {"seat-0": [0]}, leaders=lambda *_: {}, homes_serve_others=False) as query:
         assert query.run(home, NO_RECORDS) == []

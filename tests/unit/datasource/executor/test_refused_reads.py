@@ -70,7 +70,7 @@ def test_both_readers_have_one_deadline() -> None:
     assert stalled.now_s == 980 + 60
 
 
-def test_why_our_own_reader_left_what_is_open_is_in_the_error() -> None:
+def test_the_reason_of_our_own_reader_for_leaving_a_range_is_in_the_error() -> None:
     message = Stalled(
         p0=FallbackToLibrdkafka("t-0: OFFSET_OUT_OF_RANGE"), p1=FallbackToLibrdkafka("b:9092 did not answer in time")
     ).end()
@@ -79,7 +79,7 @@ def test_why_our_own_reader_left_what_is_open_is_in_the_error() -> None:
     assert "Our own reader" not in Stalled().end()
 
 
-def test_a_log_from_which_nothing_comes_is_looked_at_now_and_then_each_in_turn() -> None:
+def test_logs_without_records_are_looked_at_now_and_then_each_in_turn() -> None:
     stalled = Stalled()
     looks = []
     for _ in range(20):
@@ -106,7 +106,7 @@ def test_a_topic_that_a_look_finds_forbidden_ends_the_read_at_once() -> None:
         stalled.unread.move([])
 
 
-def test_a_look_that_fails_here_or_finds_no_topic_decides_nothing() -> None:
+def test_a_look_that_fails_here_or_finds_no_topic_is_no_reason_to_doubt_the_range() -> None:
     stalled = Stalled()
     stalled.unread.on_error(KafkaError(KafkaError._TRANSPORT, AWAY))
     stalled.unread.on_idle_look_failed(T0, KafkaError(KafkaError._TIMED_OUT))

@@ -136,11 +136,11 @@ def test_a_reason_that_comes_again_is_a_warning_once(
     scenario()
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert [text.rpartition(" s: ")[2] for text in warnings] == [f"{REASON}.", "t-1: no records from 7."]
-    assert warnings[0].startswith("Nothing is fetched ahead for seat g-0, and its workers read directly, for 0 s")
+    assert warnings[0].startswith("No record is fetched ahead for seat g-0, and its workers read directly, for 0 s")
 
 
 @on_a_loop
-async def test_nothing_is_fetched_ahead_where_librdkafka_is_to_read() -> None:
+async def test_no_record_is_fetched_ahead_where_librdkafka_is_to_read() -> None:
     async with seats() as some:
         assert not some.are_served("g-0", "librdkafka")
         assert some.started == 0

@@ -168,7 +168,7 @@ def test_only_the_partition_whose_tag_has_changed_is_fetched_again(logs: Logs, c
     assert read(control, 5, 13, changed, leaders) == {P0: [b"old"] * 5 + [b"new"] * 3, P1: [b"new"] * 8}
 
 
-def test_behind_a_piece_the_server_fetches_what_the_next_batch_begins_with(logs: Logs, control: socket.socket) -> None:
+def test_behind_a_piece_the_server_fetches_the_beginning_of_the_next_batch(logs: Logs, control: socket.socket) -> None:
     """Other tasks read the rest of its share: the server does not fetch 2..6."""
     leaders = logs.leaders()
     for log in logs.values.values():
@@ -184,7 +184,7 @@ def test_behind_a_piece_the_server_fetches_what_the_next_batch_begins_with(logs:
 
 @contextmanager
 def silent_leader(how: str, broker: FetchBroker) -> Iterator[Leader]:
-    """A broker that lets nobody in, or one that lets us in and then answers no request."""
+    """A broker that refuses all clients, or one that lets us in and then answers no request."""
     if how == "after the connection":
         with FetchBroker(lambda _: None) as dumb:
             yield dumb.leader(1)
@@ -214,7 +214,7 @@ def test_a_server_whose_broker_is_silent_sends_the_rest_first_and_ends(
     assert control.recv(1) == b"", "the server has ended"
 
 
-def test_a_server_ends_in_a_read_before_what_is_left_to_librdkafka(logs: Logs, control: socket.socket) -> None:
+def test_a_server_ends_in_a_read_before_a_range_that_is_left_to_librdkafka(logs: Logs, control: socket.socket) -> None:
     logs.refused_from[P0] = 4
     leaders = logs.leaders()
     request = Serve(
@@ -240,7 +240,9 @@ def test_a_server_says_that_it_cannot_start_or_that_it_cannot_go_on(
         assert answer(control) == CannotFetch(reason="the reason", lasting=lasting)
 
 
-def test_a_server_ends_between_reads_if_nothing_is_left_that_it_can_fetch(logs: Logs, control: socket.socket) -> None:
+def test_a_server_ends_between_reads_if_no_partition_is_left_that_it_can_fetch(
+    logs: Logs, control: socket.socket
+) -> None:
     leaders = logs.leaders()
     assert read(control, 0, 2, {P0: "x/1", P1: "x/1"}, leaders)[P0] == [b"old"] * 2
     logs.refused_from |= {P0: 0, P1: 0}

@@ -80,7 +80,7 @@ class Squatter:
         self._folder.rmdir()
 
 
-def test_a_sidecar_in_a_folder_that_somebody_else_made_is_never_asked(
+def test_a_sidecar_in_a_folder_of_another_user_is_never_asked(
     query: Query, executor: Executor, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No worker connects to it: a peer that is silent would cost each task the patience of a handshake."""
@@ -265,7 +265,7 @@ def await_warm_reads(query: Query, count: int) -> None:
     wait_for(lambda: query.registry.counts().warm_reads == count, "the seat's server to have served", 60)
 
 
-def test_a_share_larger_than_what_clients_may_send_reaches_the_seats_server(executor: Executor) -> None:
+def test_a_share_larger_than_a_message_of_a_client_reaches_the_seats_server(executor: Executor) -> None:
     """Few partitions, with tags longer than any log has: librdkafka takes seconds for thousands of topics."""
     tag = "t" * (CHANNEL_REQUEST_BYTES_MAX // 4)
     with Query(NO_BROKER, "t", {"seat-0": list(range(8))}, leaders=lambda *_: {}) as query:

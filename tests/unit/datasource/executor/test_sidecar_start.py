@@ -153,7 +153,7 @@ def test_a_read_has_the_cpu_before_the_sidecar_that_is_started_for_later_ones(
     wait_for(lambda: gate.starts() == 1, "a sidecar to be started", 30)
 
 
-def test_a_worker_that_ends_with_its_task_first_hands_over_what_a_starting_sidecar_needs(
+def test_a_worker_that_ends_with_its_task_first_hands_its_start_over_to_a_starting_sidecar(
     query: Query, executor: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the registry and the sidecar would hear half of it."""

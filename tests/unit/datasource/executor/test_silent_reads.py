@@ -42,11 +42,11 @@ def test_a_silent_read_warns_once_with_partition_position_and_bound(caplog: pyte
         assert caplog.messages == []
         reading.wait(5 * SILENCE_S)
     (warning,) = caplog.messages
-    assert f"Nothing has come for {SILENCE_S} s from t-0 (at 3 of 8)" in warning
+    assert f"No record has come for {SILENCE_S} s from t-0 (at 3 of 8)" in warning
     assert f"{300 - SILENCE_S} s more" in warning
 
 
-def test_a_read_that_hears_something_again_may_warn_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_read_with_an_answer_again_may_warn_again(caplog: pytest.LogCaptureFixture) -> None:
     reading = Reading(300_000)
     with caplog.at_level(logging.WARNING, logger="pyspark_kgroup"):
         for _ in range(2):
@@ -61,7 +61,7 @@ def test_a_read_that_hears_something_again_may_warn_again(caplog: pytest.LogCapt
 
 def test_a_bound_that_is_shorter_than_the_warning_ends_in_the_error_alone(caplog: pytest.LogCaptureFixture) -> None:
     reading = Reading(3_000)
-    with pytest.raises(WireError, match=r"Nothing came for 3 s from t-0 \(at 3 of 8\)"):
+    with pytest.raises(WireError, match=r"No record came for 3 s from t-0 \(at 3 of 8\)"):
         reading.wait(SILENCE_S)
     assert caplog.messages == []
 

@@ -59,7 +59,7 @@ def test_after_each_task_the_jvm_is_acknowledged_at_once(jvm: Pair) -> None:
         assert quick(ours)
 
 
-def test_garbage_collections_during_a_task_acknowledge_nothing(jvm: Pair) -> None:
+def test_garbage_collections_during_a_task_acknowledge_no_packet(jvm: Pair) -> None:
     ours, _ = jvm
     SparkDelays().avoid()
     slow_down(ours)

@@ -87,7 +87,7 @@ def test_only_the_first_worker_waits_for_an_unreachable_registry_and_warns_of_it
     assert took_s(executor, firewalled) >= CONNECT_MS / 1000
     took_s(executor, with_registry_at(server.port, firewalled))  # it would be reached
     assert server.counts().accepted == 0
-    assert caplog.text.count("This executor reads what its tickets say.") == 1
+    assert caplog.text.count("This executor reads the ranges that its tickets carry.") == 1
 
 
 def test_after_the_retry_time_the_registry_is_asked(
@@ -101,7 +101,7 @@ def test_after_the_retry_time_the_registry_is_asked(
     assert server.counts().accepted == 1
 
 
-def test_a_late_ticket_asks_the_registry_though_others_found_it_unreachable(
+def test_a_late_ticket_asks_the_registry_though_other_tickets_found_it_unreachable(
     server: RegistryServer, executor: Executor, firewalled: TicketPayload
 ) -> None:
     took_s(executor, firewalled)
@@ -141,7 +141,7 @@ def test_workers_that_start_together_wait_together_and_start_no_sidecar(
     assert sorted(entry.name for entry in place.folder.iterdir()) == ["no-registry-q"]
 
 
-def test_marks_in_a_folder_that_others_can_open_are_not_believed(
+def test_marks_in_a_folder_that_other_users_can_open_are_not_believed(
     server: RegistryServer, executor: Executor, firewalled: TicketPayload, place: SidecarDir
 ) -> None:
     took_s(executor, firewalled)

@@ -64,7 +64,7 @@ def dumps(checkpoint: Checkpoint) -> str:
 
 
 @given(checkpoints())
-def test_a_checkpoint_reads_back_what_it_wrote(checkpoint: Checkpoint) -> None:
+def test_a_checkpoint_reads_back_as_it_was_written(checkpoint: Checkpoint) -> None:
     assert Checkpoint.from_json(json.loads(dumps(checkpoint))) == checkpoint
 
 
@@ -103,12 +103,12 @@ def test_different_checkpoints_of_one_group_differ_in_their_bytes(one: Checkpoin
     assert (dumps(one) == dumps(another)) == (one == another)
 
 
-def test_who_wrote_a_checkpoint_is_no_part_of_what_makes_two_differ() -> None:
+def test_the_writer_of_a_checkpoint_is_no_part_of_its_equality() -> None:
     written = Checkpoint(group="flights", app="job", run=7, members={"job-0": "id-1"})
     assert (written, written.digest) == (EMPTY, EMPTY.digest)
 
 
-def test_sizes_of_records_are_no_part_of_what_makes_two_checkpoints_differ() -> None:
+def test_sizes_of_records_are_no_part_of_the_equality_of_checkpoints() -> None:
     sized = replace(FLIGHTS, record_bytes={"flights": 449})
     assert (sized, sized.digest) == (FLIGHTS, FLIGHTS.digest)
 
@@ -220,7 +220,7 @@ IN_VERSION_1 = [
 
 
 @pytest.mark.parametrize(("checkpoint", "written"), IN_VERSION_2, ids=["usual", "with what is seldom there", "waiting"])
-def test_the_shape_on_disk_is_what_the_module_documents(checkpoint: Checkpoint, written: dict[str, Any]) -> None:
+def test_the_shape_on_disk_is_as_the_module_documents(checkpoint: Checkpoint, written: dict[str, Any]) -> None:
     """A checkpoint lives longer than a release: a change of this shape needs a new version."""
     assert checkpoint.to_json() == written
 
@@ -422,7 +422,7 @@ def test_a_damaged_offset_of_version_1_is_refused(broken: dict[str, Any]) -> Non
     ],
     ids=str,
 )
-def test_the_refusal_of_a_damaged_offset_says_what_is_wrong(broken: dict[str, Any], why: str) -> None:
+def test_the_refusal_of_a_damaged_offset_names_the_damage(broken: dict[str, Any], why: str) -> None:
     with pytest.raises(CheckpointError, match=why):
         Checkpoint.from_json({**EMPTY.to_json(), **broken})
 

@@ -27,7 +27,7 @@ def test_offsets_before_the_log_were_removed_and_can_be_counted() -> None:
     assert "the log has 50 to 79: retention" in str(loss)
 
 
-def test_offsets_behind_the_log_were_truncated_and_nobody_can_count_them() -> None:
+def test_offsets_behind_the_log_were_truncated_and_cannot_be_counted() -> None:
     loss = out_of_log(P3, 90, None, LOG)
     assert (loss.end_offset, loss.skipped) == (None, 0)
     assert "Offsets 90 on of t-3" in str(loss)
@@ -41,14 +41,14 @@ def test_offsets_between_an_empty_log_and_a_position_at_its_start_were_truncated
     assert "it was truncated" in str(loss)
 
 
-def test_a_deleted_partition_loses_what_was_to_be_read_of_it() -> None:
+def test_a_deleted_partition_loses_its_unread_records() -> None:
     loss = deleted(P3, 10, 60)
     assert (loss.partition, loss.position, loss.end_offset, loss.skipped) == (P3, 10, 60, 0)
     assert "the partition does not exist any more: it was deleted" in str(loss)
     assert deleted(P3, 10).end_offset is None
 
 
-def test_a_topic_created_anew_loses_what_was_to_be_read_of_the_old_one() -> None:
+def test_a_topic_created_anew_loses_the_unread_records_of_the_old_one() -> None:
     loss = recreated(P3, 10, 60, "old", "new")
     assert (loss.partition, loss.position, loss.end_offset, loss.skipped) == (P3, 10, 60, 0)
     assert "its topic is another one now (id new, was old): it was deleted and created again" in str(loss)

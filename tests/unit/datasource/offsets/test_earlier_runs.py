@@ -66,7 +66,7 @@ def found(checkpoint: Checkpoint, *texts: str) -> EarlierRuns:
         "of the last release",
     ],
 )
-def test_earlier_runs_are_known_by_what_they_wrote(
+def test_earlier_runs_are_known_by_the_texts_beside_their_offsets(
     checkpoint: Checkpoint, texts: list[str], expected: EarlierRuns
 ) -> None:
     assert found(checkpoint, *texts) == expected
@@ -80,7 +80,7 @@ RUNS = st.integers(0, 50) | st.integers(1_600_000_000_000, 1_800_000_000_000)
     st.lists(st.builds(Author, app=st.just("job"), run=st.none() | RUNS, process=st.sampled_from(["", "a", "b"]))),
     st.integers(0, 50),
 )
-def test_whatever_a_run_finds_it_is_the_newest_of_all_and_two_that_find_the_same_are_after_each_other(
+def test_a_run_is_newer_than_all_that_it_finds_and_two_that_find_the_same_are_after_each_other(
     before: list[Author], in_checkpoint: int
 ) -> None:
     last = found(replace(WRITTEN, run=in_checkpoint), *(author.encode() for author in before)).last

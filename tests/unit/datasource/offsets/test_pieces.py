@@ -47,7 +47,7 @@ def test_more_tasks_than_spark_bears_are_refused_with_a_number_that_fits() -> No
     assert len(pieces(many, None, fits)) <= 100_000
 
 
-def test_nothing_to_read_is_no_task() -> None:
+def test_an_empty_batch_has_no_task() -> None:
     assert pieces({TopicPartition("t", 0): OffsetInterval(7, 7)}, 100, 1) == []
 
 

@@ -54,7 +54,7 @@ def test_seats_without_data_are_absent() -> None:
     assert ranges_by_seat(start, end) == {"job-1": {P1: (10, 11)}}
 
 
-def test_an_adoption_alone_reads_nothing() -> None:
+def test_an_adoption_alone_reads_no_record() -> None:
     assert ranges_by_seat(EMPTY, checkpoint({P0: (period(start=7), 7)})) == {}
 
 
@@ -235,7 +235,7 @@ def test_a_limit_below_the_number_of_partitions_serves_each_once_a_round(count: 
 
 
 @given(st.lists(st.integers(0, 99), min_size=2, max_size=40), st.data())
-def test_nobody_waits_longer_than_one_round_of_batches_with_a_restart_after_each(
+def test_no_partition_waits_longer_than_one_round_of_batches_with_a_restart_after_each(
     begins: list[int], data: st.DataObject
 ) -> None:
     limit = data.draw(st.integers(1, len(begins) - 1))
@@ -303,7 +303,7 @@ def probed(available: dict[TopicPartition, tuple[int, int]], limit: int) -> dict
     return {tp: end - available[tp][0] for tp, end in ends.items() if end > available[tp][0]}
 
 
-def test_of_topics_that_nobody_has_read_one_partition_each_is_enough() -> None:
+def test_of_unread_topics_one_partition_each_is_enough() -> None:
     """64 of 800 topics in each batch, however many partitions they have."""
     many = {TopicPartition(f"u{topic}", index): (0, 1_000) for topic in range(800) for index in range(12)}
     taken = probed(many, 64 * RECORD_BYTES_UNKNOWN)
@@ -311,13 +311,13 @@ def test_of_topics_that_nobody_has_read_one_partition_each_is_enough() -> None:
     assert len({tp.topic for tp in taken}) == 64
 
 
-def test_topics_of_known_sizes_take_their_part_beside_others() -> None:
+def test_topics_of_known_sizes_take_their_part_beside_unknown_ones() -> None:
     taken = probed({P0: (0, 100_000), TopicPartition("u", 0): (0, 1), TopicPartition("u", 1): (0, 1)}, 3_000_000)
     assert taken.pop(P0) > 10_000
     assert list(taken.values()) == [1]
 
 
-def test_single_records_of_topics_that_nobody_has_read_are_taken() -> None:
+def test_single_records_of_unread_topics_are_taken() -> None:
     """The partition whose turn it is has one record, and all that there is counts as more than the limit."""
     single = {TopicPartition("u", index): (0, 1) for index in range(12)}
     assert list(probed(single, 10 * RECORD_BYTES_UNKNOWN).values()) == [1]
@@ -326,7 +326,7 @@ def test_single_records_of_topics_that_nobody_has_read_are_taken() -> None:
 
 
 @given(availables, byte_limits, st.sets(st.sampled_from(["t", "u"])))
-def test_a_batch_takes_something_whatever_is_known_of_its_topics(
+def test_a_batch_takes_records_whichever_sizes_of_its_topics_are_known(
     available: dict[TopicPartition, tuple[int, int]], limit: int, known: set[str]
 ) -> None:
     ends = apply_limit_in_bytes(available, limit, lambda topic: SIZES[topic] if topic in known else None)

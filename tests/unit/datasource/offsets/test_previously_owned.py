@@ -35,7 +35,7 @@ def test_a_seat_is_known_by_the_member_that_owned_its_partitions_where_the_check
     }
 
 
-def test_seats_owned_nothing_in_another_group_than_the_one_that_the_checkpoint_is_of() -> None:
+def test_seats_owned_no_partition_in_another_group_than_that_of_the_checkpoint() -> None:
     planned = Checkpoint(topics={"t": Topic(topic_id="x", first_sight=3)}, owned={P0: owned("job-0", 7)}, group="g")
     assert list(owned_by_seat(planned, "g")) == ["job-0"]
     assert owned_by_seat(planned, "another") == {}

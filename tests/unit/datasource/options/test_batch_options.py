@@ -44,7 +44,7 @@ def test_an_end_is_given_by_words_offsets_or_timestamps() -> None:
     assert both.ending_offsets.everywhere == AtTimestamp(9)
 
 
-def test_partitions_without_a_record_as_late_as_the_end_are_read_to_their_ends_whatever_the_strategy() -> None:
+def test_partitions_without_a_record_as_late_as_the_end_are_read_to_their_ends_under_any_strategy() -> None:
     for strategy in ("error", "latest"):
         read = parsed(endingTimestamp="1000", startingOffsetsByTimestampStrategy=strategy)
         assert read.ending_offsets.later_is_latest

@@ -94,14 +94,14 @@ HELD_BY = {
         f"{DRIVER}/test_sizing.py",
         "test_a_number_of_seats_that_is_a_guess_or_leaves_some_idle_makes_a_warning",
     ),
-    24: (HERE, "test_a_schema_of_the_users_own_ends_at_once_with_what_to_remove"),
+    24: (HERE, "test_a_schema_of_the_users_own_ends_at_once_with_the_call_to_remove"),
     29: (
         "unit/member/test_fatal_errors.py",
         "test_a_refusal_under_the_classic_protocol_says_how_to_mend_it",
     ),
     36: (
         f"{DRIVER}/test_checkpoint_origin.py",
-        "test_a_checkpoint_without_any_subscribed_topic_makes_a_warning_that_says_what_happens",
+        "test_a_checkpoint_without_any_subscribed_topic_makes_a_warning_that_the_query_starts_from_the_beginning",
     ),
     37: (
         f"{DRIVER}/test_checkpoint_origin.py",
@@ -134,7 +134,7 @@ def of_both(number: int, given: dict[str, str | None], named: str, way_out: str)
 
 MISTAKES = [
     *of_both(1, {"kafka.bootstrap.servers": None}, "Option kafka.bootstrap.servers is missing", "HOST:PORT"),
-    *of_both(1, {"subscribe": None}, "Option subscribe is missing", "TOPIC[,TOPIC...]; or set subscribePattern"),
+    *of_both(1, {"subscribe": None}, "Option subscribe is missing", "TOPIC[,TOPIC...]. Or set subscribePattern"),
     Mistake(1, "stream", {"kafka.group.id": None}, "Option kafka.group.id is missing", "It needs a group's name."),
     *of_both(2, {"startingOffset": "earliest"}, "Option startingoffset is", "did you mean startingOffsets?"),
     *of_both(2, {"kafka.isolation.levle": "x"}, "kafka.isolation.levle is", "did you mean kafka.isolation.level?"),
@@ -153,7 +153,7 @@ MISTAKES = [
     ),
     Mistake(11, "batch", {"startingOffsets": "committed"}, "kafka.group.id is missing", "name the group"),
     Mistake(11, "batch", {"endingOffsets": "earliest"}, "endingOffsets is 'earliest'", "it needs latest, or JSON"),
-    *of_both(14, {"assign": '{"flights":[0]}'}, "Option assign cannot be used", "set `subscribe`"),
+    *of_both(14, {"assign": '{"flights":[0]}'}, "Option assign cannot be used", "`subscribe`"),
     *of_both(14, {"subscribePattern": "f.*"}, "subscribe and subscribePattern are both given", "leave one of them out"),
     *of_both(14, {"subscribe": None, "subscribePattern": "*"}, "subscribePattern is '*'", r"write .* for any text, or"),
     *of_both(14, {"subscribe": "flights.*"}, "subscribe is 'flights.*'", "a pattern belongs into subscribePattern"),
@@ -176,13 +176,13 @@ MISTAKES = [
     Mistake(20, "stream", {"members": "0"}, "Option members is '0'", "it needs 1 to 1000"),
     Mistake(20, "stream", {"members": "-2"}, "Option members is '-2'", "it needs 1 to 1000"),
     Mistake(20, "stream", {"members": "four"}, "Option members is 'four'", "it needs 1 to 1000"),
-    *of_both(25, {"path": "flights"}, "Option path cannot be used", "call load() without a path and set `subscribe`"),
-    *of_both(26, {"kafka.key.deserializer": "x"}, "kafka.key.deserializer", "decode them with DataFrame operations"),
+    *of_both(25, {"path": "flights"}, "Option path cannot be used", "Call load() without a path and set `subscribe`"),
+    *of_both(26, {"kafka.key.deserializer": "x"}, "kafka.key.deserializer", "Decode them with DataFrame operations"),
     *of_both(
-        26, {"kafka.value.deserializer": "x"}, "kafka.value.deserializer", "decode them with DataFrame operations"
+        26, {"kafka.value.deserializer": "x"}, "kafka.value.deserializer", "Decode them with DataFrame operations"
     ),
-    *of_both(26, {"kafka.enable.auto.commit": "true"}, "kafka.enable.auto.commit", "leave it out"),
-    Mistake(26, "stream", {"kafka.group.instance.id": "me"}, "kafka.group.instance.id", "set `instanceIdPrefix`"),
+    *of_both(26, {"kafka.enable.auto.commit": "true"}, "kafka.enable.auto.commit", "Leave it out"),
+    Mistake(26, "stream", {"kafka.group.instance.id": "me"}, "kafka.group.instance.id", "Set `instanceIdPrefix`"),
     Mistake(26, "stream", {"kafka.max.poll.records": "500"}, "kafka.max.poll.records", "`maxOffsetsPerTrigger`"),
     Mistake(26, "stream", {"kafka.group.protocol": "new"}, "kafka.group.protocol is 'new'", "classic or consumer"),
     Mistake(
@@ -200,9 +200,9 @@ MISTAKES = [
         "kafka.heartbeat.interval.ms is 3000 ms",
         "Lower the one or raise the other",
     ),
-    *of_both(30, {**SASL, "kafka.sasl.mechanism": "GSSAPI"}, "mechanism is 'GSSAPI'", "use SCRAM, OAUTHBEARER or mTLS"),
+    *of_both(30, {**SASL, "kafka.sasl.mechanism": "GSSAPI"}, "mechanism is 'GSSAPI'", "Use SCRAM, OAUTHBEARER or mTLS"),
     *of_both(
-        30, {**SASL, "kafka.sasl.kerberos.keytab": "/k"}, "sasl.kerberos.keytab", "use SCRAM, OAUTHBEARER or mTLS"
+        30, {**SASL, "kafka.sasl.kerberos.keytab": "/k"}, "sasl.kerberos.keytab", "Use SCRAM, OAUTHBEARER or mTLS"
     ),
     *of_both(
         31,
@@ -239,7 +239,7 @@ MISTAKES += [
     *of_both(19, {"fetchOffset.numRetries": "3"}, "Option fetchOffset.numRetries", WAITING),
     *of_both(19, {"fetchOffset.retryIntervalMs": "9"}, "Option fetchOffset.retryIntervalMs", WAITING),
     Mistake(26, "batch", {"kafka.max.poll.records": "9"}, "Option kafka.max.poll.records", "maxRecordsPerPartition"),
-    Mistake(26, "batch", {"kafka.group.instance.id": "me"}, "Option kafka.group.instance.id", "leave it out"),
+    Mistake(26, "batch", {"kafka.group.instance.id": "me"}, "Option kafka.group.instance.id", "Leave it out"),
     *of_both(
         28, {"kafka.fetch.max.bytes": "500000"}, ": `kafka.fetch.max.bytes` must", "lower kafka.message.max.bytes"
     ),
@@ -312,7 +312,7 @@ def test_a_write_ends_at_once_with_the_format_that_writes() -> None:
 
 
 @pytest.mark.parametrize("read", ["stream", "batch"])
-def test_a_schema_of_the_users_own_ends_at_once_with_what_to_remove(read: str) -> None:
+def test_a_schema_of_the_users_own_ends_at_once_with_the_call_to_remove(read: str) -> None:
     message = refusal(lambda: begin(read, {}, StructType([StructField("value", StringType())])))
     assert "remove .schema(...) from the query" in message
     assert "the option columns" in message

@@ -96,11 +96,11 @@ def test_any_text_in_any_options_ends_in_options_or_an_option_error() -> None:
         ("streamName", "`subscribe`"),
         ("databricks.serviceCredential", "`tokenCallback`"),
         ("kafka.metric.reporters", "Java"),
-        ("kafka.exclude.internal.topics", "leave it out"),
+        ("kafka.exclude.internal.topics", "Leave it out"),
         ("kafka.sasl.kerberos.principal", "SCRAM"),
     ],
 )
-def test_options_of_other_clients_are_refused_with_what_to_do(name: str, message: str) -> None:
+def test_options_of_other_clients_are_refused_with_the_change_to_make(name: str, message: str) -> None:
     refused = refusal(**{name.lower(): "x"})
     assert f"Option {name} cannot be used with this source" in refused
     assert message in refused
@@ -142,7 +142,7 @@ def test_the_class_names_of_javas_assignors_are_understood(package: str) -> None
     assert parsed(**{"kafka.partition.assignment.strategy": text}).assignors == tuple(ours.values())
 
 
-def test_an_assignor_of_javas_package_that_nobody_has_is_refused_by_name() -> None:
+def test_an_unknown_assignor_of_javas_package_is_refused_by_name() -> None:
     message = refusal(**{"kafka.partition.assignment.strategy": "org.apache.kafka.clients.consumer.StickyestAssignor"})
     assert "StickyestAssignor is not among them" in message
     assert "cooperative-sticky" in message
@@ -157,7 +157,7 @@ def test_an_assignor_of_ones_own_is_named_by_module_and_class() -> None:
     assert "unknown" in refusal(**{"kafka.partition.assignment.strategy": "my assignors:Nearest"})
 
 
-def test_an_assignor_of_somebody_elses_package_is_refused() -> None:
+def test_an_assignor_of_a_third_package_is_refused() -> None:
     assert "unknown" in refusal(**{"kafka.partition.assignment.strategy": "com.example.RangeAssignor"})
 
 
@@ -186,6 +186,6 @@ def test_msk_iam_as_aws_prints_it_is_answered_with_the_way_out_first() -> None:
     assert "tokenCallback" in message
 
 
-def test_kerberos_is_refused_with_what_to_use_instead() -> None:
+def test_kerberos_is_refused_with_the_mechanisms_to_use_instead() -> None:
     message = refusal(**{"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "GSSAPI"})
     assert "SCRAM, OAUTHBEARER or mTLS" in message

@@ -180,7 +180,7 @@ def test_a_duration_that_is_none_is_refused_with_an_example(text: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "offset"), [("earLiEst", OffsetSpec.EARLIEST), ("Latest", OffsetSpec.LATEST)])
-def test_explicit_starting_offsets_are_not_what_the_group_committed(text: str, offset: int) -> None:
+def test_explicit_starting_offsets_are_not_the_group_s_committed_offsets(text: str, offset: int) -> None:
     starting = parsed(startingOffsets=text, **{"kafka.auto.offset.reset": "earliest"}).starting_offsets
     assert not starting.committed
     assert starting.offset_of(TopicPartition("t", 0)) == offset
@@ -397,7 +397,7 @@ def test_topics_and_a_pattern_together_are_refused_and_so_is_neither() -> None:
     assert refusal(subscribePattern="t.*") == (
         "Options subscribe and subscribePattern are both given: leave one of them out."
     )
-    with pytest.raises(OptionError, match="or set subscribePattern"):
+    with pytest.raises(OptionError, match="Or set subscribePattern"):
         parse({name: value for name, value in REQUIRED.items() if name != "subscribe"})
 
 
@@ -414,15 +414,15 @@ def test_starting_offsets_of_a_topic_that_the_pattern_does_not_match_are_refused
         ("groupIdPrefix", "`kafka.group.id`"),
         ("kafka.group.instance.id", "`instanceIdPrefix`"),
         ("kafka.key.deserializer", "DataFrame operations"),
-        ("kafka.interceptor.classes", "leave it out"),
+        ("kafka.interceptor.classes", "Leave it out"),
         ("kafka.sasl.kerberos.principal", "SCRAM"),
         ("kafka.sasl.login.callback.handler.class", "`tokenCallback`"),
         ("kafka.ssl.enabled.protocols", "Leave it out"),
-        ("kafka.ssl.cipher.suites", "leave it out"),
+        ("kafka.ssl.cipher.suites", "Leave it out"),
         ("kafka.fetch.max.wait.ms", "`kafka.fetch.wait.max.ms`"),
     ],
 )
-def test_options_of_others_are_refused_with_what_to_do_instead(name: str, fix: str) -> None:
+def test_options_of_other_sources_are_refused_with_the_change_to_make(name: str, fix: str) -> None:
     message = refusal(**{name: "secret-value"})
     assert message.startswith(f"Option {name} cannot be used with this source: ")
     assert fix in message
@@ -497,7 +497,7 @@ def test_other_kafka_options_go_to_librdkafka_and_ours_win() -> None:
     )
 
 
-def test_librdkafka_judges_what_is_passed_on_and_nothing_is_left_running() -> None:
+def test_librdkafka_judges_the_properties_passed_on_and_no_thread_is_left_running() -> None:
     threads = threading.active_count()
     message = refusal(**{"kafka.fetch.min.bytes": "many"})
     assert "fetch.min.bytes" in message

@@ -149,7 +149,7 @@ def test_pem_stores_given_as_text_become_the_pem_options() -> None:
         ("keystore", "openssl pkcs12 -in STORE -out client.pem"),
     ],
 )
-def test_other_stores_are_refused_with_what_to_use(kind: str | None, store: str, instead: str) -> None:
+def test_other_stores_are_refused_with_the_type_to_use(kind: str | None, store: str, instead: str) -> None:
     store_type = {} if kind is None else {f"kafka.ssl.{store}.type": kind}
     message = refusal({f"kafka.ssl.{store}.location": "/store", f"kafka.ssl.{store}.password": HUSH, **store_type})
     assert f"is about a {kind or 'JKS'} store" in message

@@ -56,7 +56,7 @@ def settings(properties: dict[str, str], **ours: str) -> SecuritySettings:
 # ----------------------------------------------------------------------------------- settings of each side
 
 
-def test_plaintext_needs_nothing_and_says_nothing() -> None:
+def test_plaintext_needs_no_setting_and_logs_no_warning() -> None:
     for properties in ({}, {"security.protocol": "plaintext"}):
         options = parsed(properties)
         assert options.security == {}
@@ -140,12 +140,12 @@ def test_client_credentials_as_java_spells_them() -> None:
         ("ssl.ca.location", " "),
     ],
 )
-def test_a_value_out_of_range_is_named_with_what_it_needs(name: str, text: str) -> None:
+def test_a_value_out_of_range_is_named_with_its_condition(name: str, text: str) -> None:
     row = next(row for row in SECURITY if row.name == f"kafka.{name}")
     assert refusal({**PASSWORD, name: text}).startswith(f"Option {row.name} is {text!r}: it needs {row.range}")
 
 
-def test_kerberos_and_aws_are_refused_with_what_to_use() -> None:
+def test_kerberos_and_aws_are_refused_with_the_mechanisms_to_use() -> None:
     assert "Kerberos is not supported" in refusal({**SASL, "sasl.mechanism": "GSSAPI"})
     assert "`tokenCallback` that calls AWS's aws-msk-iam-sasl-signer-python" in refusal(
         {**SASL, "sasl.mechanism": "AWS_MSK_IAM"}
@@ -322,7 +322,7 @@ def test_a_function_that_does_not_say_that_it_is_a_token_callback_is_never_calle
     assert not made.exists()
 
 
-def test_the_decorator_changes_nothing_of_a_function() -> None:
+def test_the_decorator_leaves_a_function_as_it_is() -> None:
     assert pyspark_kgroup.token_callback(token_for) is token_for
     assert pyspark_kgroup.__all__ == ["DefaultSource", "python", "register", "token_callback"]
 

@@ -104,7 +104,7 @@ def test_a_key_that_was_replaced_stays_when_who_held_the_old_one_releases_it(fol
     assert find_key(folder) == new.value
 
 
-def test_whoever_only_looks_for_a_key_makes_none(folder: Path, tmp_path: Path) -> None:
+def test_a_look_for_a_key_makes_none(folder: Path, tmp_path: Path) -> None:
     assert find_key(folder) is None
     assert list(tmp_path.iterdir()) == []
 
@@ -116,7 +116,7 @@ def test_another_version_of_the_package_has_another_key(folder: Path, monkeypatc
     assert find_key(folder) != ours
 
 
-def test_a_folder_that_others_can_open_is_not_believed(folder: Path) -> None:
+def test_a_folder_that_other_users_can_open_is_not_believed(folder: Path) -> None:
     folder.mkdir()
     folder.chmod(0o777)
     (folder / "secret").write_bytes(bytes(KEY_BYTES))

@@ -79,7 +79,7 @@ def test_null_and_empty_stay_apart() -> None:
         ((TIMESTAMP_LOG_APPEND_TIME, 5), 1, 5_000),
     ],
 )
-def test_timestamps_are_what_format_kafka_makes_of_them(
+def test_timestamps_are_as_format_kafka_makes_them(
     timestamp: tuple[int, int], kind: int, microsecond_of_epoch: int
 ) -> None:
     batch = record_batch([message(timestamp=timestamp)], False)

@@ -63,7 +63,7 @@ def test_a_frame_is_its_length_and_a_json_object() -> None:
 
 
 @pytest.mark.parametrize("trusted", [False, True])
-def test_a_length_beyond_the_bound_is_refused_before_anything_of_it_has_come(trusted: bool) -> None:
+def test_a_length_beyond_the_bound_is_refused_before_its_first_byte_has_come(trusted: bool) -> None:
     most = CHANNEL_BYTES_MAX if trusted else CHANNEL_HANDSHAKE_BYTES_MAX
     within, beyond = Frames(), Frames()
     for frames in (within, beyond) if trusted else ():
@@ -208,7 +208,7 @@ def test_a_unix_socket_serves_as_well(tmp_path: Path, beside: ThreadPoolExecutor
         theirs.close()
 
 
-def test_a_client_with_another_key_learns_a_nonce_and_nothing_else(pair: Pair, beside: ThreadPoolExecutor) -> None:
+def test_a_client_with_another_key_learns_a_nonce_and_no_more(pair: Pair, beside: ThreadPoolExecutor) -> None:
     server, client = pair
     accepting = beside.submit(accept, server, KEY)
     nonce = receive(client)["nonce"]
@@ -258,7 +258,7 @@ def test_a_man_in_the_middle_is_trusted_by_neither_side(pair: Pair, beside: Thre
     assert set(answers[0]) == {"nonce", "mac"}
 
 
-def test_a_client_proves_nothing_to_the_socket_of_another_user(
+def test_a_client_sends_no_proof_to_the_socket_of_another_user(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Root's listener can belong to another user. Without root, this process takes itself for another user."""
@@ -311,7 +311,7 @@ def channels(pair: Pair, beside: ThreadPoolExecutor) -> tuple[Channel, socket.so
     return accepting.result(), client
 
 
-def test_nothing_behind_a_message_is_read(channels: tuple[Channel, socket.socket]) -> None:
+def test_no_byte_behind_a_message_is_read(channels: tuple[Channel, socket.socket]) -> None:
     """Behind a worker's request its socket is handed to another process."""
     channel, client = channels
     client.sendall(frame({"n": 1}) + b"ARROW1")

@@ -186,7 +186,7 @@ def test_the_text_of_a_message_shows_no_secret() -> None:
     assert repr(b"\x00\xff") not in shown
 
 
-def test_the_table_names_every_message_and_nothing_else() -> None:
+def test_the_table_names_every_message_and_no_other() -> None:
     """It is the first thing that is read of the protocol."""
     table = re.findall(r"^ {4}\S.*$", messages.__doc__ or "", re.MULTILINE)
     named = set(re.findall(r"\b[A-Z]\w+", "\n".join(table)))

@@ -14,7 +14,7 @@ def test_a_token_callbacks_result_is_handed_on() -> None:
     assert call_in_time("m:f", lambda config: (config, expiry), "token") == ("token", expiry, "", {})
 
 
-def test_a_token_callback_that_never_returns_holds_nothing_up() -> None:
+def test_a_token_callback_that_never_returns_does_not_hold_up_its_caller() -> None:
     never = threading.Event()
     with pytest.raises(AuthenticationFailed, match="m:f did not return within 50 ms") as problem:
         call_in_time("m:f", lambda _: never.wait(), "", timeout_ms=50)

@@ -93,7 +93,7 @@ def test_a_broker_without_fetch_is_unusual() -> None:
         connect(broker)
 
 
-def test_nobody_there_is_unusual() -> None:
+def test_an_address_without_a_listener_is_unusual() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(FallbackToLibrdkafka, match=rf"127.0.0.1:{port}: .*refused"):
@@ -105,7 +105,7 @@ def test_nobody_there_is_unusual() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_broker_that_accepts_and_says_nothing_is_unusual_within_the_bound() -> None:
+def test_a_broker_that_accepts_and_stays_silent_is_unusual_within_the_bound() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         pytest.raises(FallbackToLibrdkafka, match="did not answer in time"),
@@ -227,7 +227,7 @@ def test_a_new_connection_of_the_same_reader_trusts_the_ca_that_is_on_disk_by_th
         BrokerConnection.open(broker.address, "me", security, by_id=True).close()
 
 
-def test_answers_that_take_turns_come_whole_into_one_memory_by_what_select_tells(
+def test_answers_that_take_turns_come_whole_into_one_memory_as_select_reports_them(
     monkeypatch: pytest.MonkeyPatch, ca: trustme.CA, server_tls: ssl.SSLContext
 ) -> None:
     """`select` does not tell of bytes that TLS has decrypted already. Neither answer is put over the other."""

@@ -152,7 +152,7 @@ def test_a_batch_with_log_append_time_has_it_in_every_row(decode: Decode) -> Non
 
 
 @pytest.mark.parametrize("far", [{"timestamp_ms": 2**62}, {"timestamp_ms": -(2**62)}])
-def test_a_far_timestamp_is_no_obstacle_where_nobody_asks_for_timestamps(library: CDLL, far: dict[str, int]) -> None:
+def test_a_far_timestamp_is_no_obstacle_where_timestamps_are_not_asked_for(library: CDLL, far: dict[str, int]) -> None:
     log = Batch([Record(0), Record(1, b"k", **far), Record(2)]).encoded()  # type: ignore[arg-type]
     decoder = Decoder(library, "t", 3, include_headers=False, include_timestamps=False)
     decoded = decoder.decode(memoryview(log), 0, ALL)
@@ -179,7 +179,7 @@ def test_memory_of_any_kind_is_read_and_may_be_used_again_afterwards(library: CD
 
 @pytest.mark.parametrize("start", range(12))
 @pytest.mark.parametrize("end", range(1, 13))
-def test_a_cut_range_has_its_records_and_no_others(decode: Decode, start: int, end: int) -> None:
+def test_a_cut_range_has_exactly_its_records(decode: Decode, start: int, end: int) -> None:
     records = log(1, 9)
     answer = Batch(records[:4]).encoded() + Batch(records[4:], "lz4").encoded()
     decoded = decode(answer, start, end)
@@ -213,7 +213,7 @@ def test_control_batches_are_passed(decode: Decode) -> None:
     assert decoded.next_offset == 3
 
 
-def test_an_answer_of_nothing_leaves_the_position(decode: Decode) -> None:
+def test_an_empty_answer_leaves_the_position(decode: Decode) -> None:
     decoded = decode(b"", 17)
     assert (decoded.batches, decoded.next_offset, decoded.leader_epoch) == ([], 17, -1)
 
@@ -265,7 +265,7 @@ def test_a_transaction_that_is_aborted_later_is_not_left_out_before(decode: Deco
     assert [row.offset for row in rows_of(decode(answer, aborted=[(7, 2)]))] == [0]
 
 
-def test_an_answer_that_is_decoded_in_parts_leaves_out_what_is_aborted(
+def test_an_answer_that_is_decoded_in_parts_leaves_out_aborted_records(
     decode: Decode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decode_module, "_BATCHES_AT_ONCE", 2)
@@ -273,7 +273,7 @@ def test_an_answer_that_is_decoded_in_parts_leaves_out_what_is_aborted(
     assert [row.offset for row in rows_of(decode(answer, aborted=[(1, 5)]))] == [*range(4), *range(4, 20, 2)]
 
 
-def test_a_list_of_aborted_transactions_costs_what_it_weighs(decode: Decode) -> None:
+def test_a_long_list_of_aborted_transactions_is_decoded_in_time(decode: Decode) -> None:
     """A broker may list any transactions. These took 10 s in C, which cannot be interrupted, and twice as many 40 s."""
     answer = b"".join(in_transaction(Batch([Record(n)]), 7 + n).encoded() for n in range(2))
     aborted = [*((10**9 + n, 0) for n in range(200_000)), (7, 0)]
@@ -342,7 +342,7 @@ def test_an_answer_that_becomes_too_large_is_decoded_in_several_calls(
 # ------------------------------------------------------------------------------------------------------- the unusual
 
 
-def test_a_timestamp_beyond_what_spark_holds_is_unusual(decode: Decode) -> None:
+def test_a_timestamp_beyond_spark_s_range_is_unusual(decode: Decode) -> None:
     far = [Record(0), Record(1, timestamp_ms=TIME_MS * 1_000_000), Record(2)]
     with pytest.raises(FallbackToLibrdkafka, match="timestamp"):
         decode(Batch(far).encoded())
@@ -425,7 +425,7 @@ def test_a_control_batch_of_an_aborted_producer_without_a_type_is_unusual(decode
     assert decode(control.encoded()).next_offset == 1
 
 
-def test_a_header_name_that_is_not_utf8_is_shown_and_the_others_as_they_are(decode: Decode) -> None:
+def test_a_header_name_that_is_not_utf8_is_shown_and_other_names_stay_as_they_are(decode: Decode) -> None:
     headers = ((b"caf\xe9", b"1"), ("ü".encode(), None), (b"a\0b", b"2"))
     decoded = decode(Batch([Record(0), Record(1, headers=headers), Record(2, headers=((b"h", b""),))]).encoded())
     assert [row.headers for row in rows_of(decoded)] == [
@@ -494,7 +494,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("codec", STREAMS)
 @pytest.mark.usefixtures("small_pieces")
-def test_a_batch_is_decompressed_in_pieces_whatever_they_cut(decode: Decode, codec: str) -> None:
+def test_a_batch_is_decompressed_in_pieces_of_any_size(decode: Decode, codec: str) -> None:
     records = [Record(n, b"k" * (n % 7), bytes([n]) * (n * 37 % 450), ((b"h", b"1" * n),)) for n in range(60)]
     log = Batch(records, codec).encoded() + Batch([Record(60)], "snappy").encoded()
     for start, end in [(0, ALL), (0, 60), (17, 43), (59, 61), (60, 61), (0, 1)]:

@@ -225,7 +225,7 @@ def sasl_answer(error: int, lifetime_ms: int) -> memoryview:
     return memoryview(encode_entity(entity))
 
 
-def test_answers_to_a_login_say_what_the_broker_told_and_how_long_it_holds() -> None:
+def test_answers_to_a_login_hold_the_broker_s_reply_and_the_lifetime_of_the_session() -> None:
     assert ours.sasl_answer(sasl_answer(0, 3_600_000)) == (b"server", 3_600_000)
     with pytest.raises(FallbackToLibrdkafka, match="SASL_AUTHENTICATION_FAILED"):
         ours.sasl_answer(sasl_answer(58, 0))

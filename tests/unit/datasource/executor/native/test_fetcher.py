@@ -90,7 +90,7 @@ def test_a_partition_is_asked_for_as_metadata_and_settings_say() -> None:
     assert [(one.current_leader_epoch, one.last_fetched_epoch) for one in again.partitions] == [(5, 4)]
 
 
-def test_the_next_request_is_sent_before_anybody_looks_at_an_answer() -> None:
+def test_the_next_request_is_sent_before_an_answer_is_decoded() -> None:
     broker = FetchBroker(answering(lambda _, offset: log(offset)))
     with fetching(broker) as fetcher:
         fetcher.add(T0, broker.leader(), 0, 1_000)
@@ -104,7 +104,7 @@ def test_the_next_request_is_sent_before_anybody_looks_at_an_answer() -> None:
         assert len(broker.fetches) == 2
 
 
-def test_nothing_is_asked_of_a_range_that_is_done_nor_after_the_last() -> None:
+def test_no_request_asks_for_a_range_that_is_done_nor_follows_the_last_one() -> None:
     broker = FetchBroker(answering(lambda _, offset: log(offset)))
     with fetching(broker) as fetcher:
         fetcher.add(T0, broker.leader(), 0, 5)
@@ -112,7 +112,7 @@ def test_nothing_is_asked_of_a_range_that_is_done_nor_after_the_last() -> None:
         assert [(c.partition, c.next_offset) for c in next_chunks(fetcher)] == [(T0, 5), (T1, 10)]
         assert [(c.partition, c.next_offset) for c in next_chunks(fetcher)] == [(T1, 15)]
         assert fetcher.connections() == []
-        with pytest.raises(FallbackToLibrdkafka, match="nothing is left"):
+        with pytest.raises(FallbackToLibrdkafka, match="no range is left"):
             fetcher.ready()
     assert fetches_of(broker) == [[(0, 0), (1, 0)], [(1, 10)]]
 
@@ -265,7 +265,7 @@ def test_a_broker_that_drops_packets_delays_no_other_and_is_left_alone_when_its_
         assert list(fetcher.left) == [T0]
 
 
-def test_partitions_of_a_broker_that_refuses_are_left_while_others_are_read_and_no_connection_stays() -> None:
+def test_partitions_of_a_broker_that_refuses_are_left_while_other_brokers_are_read_and_no_connection_stays() -> None:
     with FetchBroker(answering(lambda _, offset: log(offset))) as gone:
         address = gone.leader(2)
     broker = FetchBroker(answering(lambda _, offset: log(offset)))
@@ -284,7 +284,7 @@ def test_partitions_of_a_broker_that_refuses_are_left_while_others_are_read_and_
         wait_for(lambda: broker.fake.connections == 1 and not broker.fake.open_connections, "the connection's end")
 
 
-def test_partitions_of_a_broker_that_hangs_up_are_left_where_they_are_while_others_are_read() -> None:
+def test_partitions_of_a_broker_that_hangs_up_are_left_where_they_are_while_other_brokers_are_read() -> None:
     dying = FetchBroker(answering(lambda _, offset: log(offset)), versions=(4, 17))
     dying.fake.answer = lambda request: HUNG_UP if len(dying.fetches) > 1 else answering(lambda _, at: log(at))(request)
     broker = FetchBroker(answering(lambda _, offset: log(offset)))
@@ -320,7 +320,7 @@ def test_an_answer_that_stops_in_its_midst_delays_no_other_broker_and_its_broker
         assert list(fetcher.left) == [T0]
 
 
-def test_a_reader_that_waited_for_others_meanwhile_has_patience_anew_with_a_broker_that_is_asked_later(
+def test_a_reader_that_waited_for_other_brokers_has_patience_anew_with_a_broker_that_is_asked_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "FETCH_AWAITED_MS", 500)
@@ -481,7 +481,7 @@ def test_a_leader_that_is_elected_again_is_asked_with_its_new_epoch() -> None:
 
 
 @pytest.mark.parametrize(("leader", "named"), [(None, 2), ((2, 6), 3), ((2, 5), 2), ((2, 4), 2), ((-1, 6), 2)], ids=str)
-def test_a_leader_that_moved_nobody_knows_where_or_by_older_news_is_unusual(
+def test_a_leader_that_moved_to_an_unknown_address_or_by_older_news_is_unusual(
     leader: tuple[int, int] | None, named: int
 ) -> None:
     say = answering(lambda n, _: partition(n, error=NOT_LEADER, leader=leader), endpoints={named: Broker("b", 1)})
@@ -492,7 +492,7 @@ def test_a_leader_that_moved_nobody_knows_where_or_by_older_news_is_unusual(
             next_chunks(fetcher)
 
 
-def test_a_broker_that_has_not_heard_of_our_leader_is_asked_again_while_the_others_are_read() -> None:
+def test_a_broker_that_has_not_heard_of_our_leader_is_asked_again_while_other_brokers_are_read() -> None:
     behind = [3]
 
     def say(number: int, offset: int) -> Any:
@@ -786,7 +786,7 @@ def test_an_answer_that_is_out_of_the_ordinary_is_unusual(say: Any, why: str) ->
         (lambda _: response({}, error=ErrorCode.unsupported_version.value), "UNSUPPORTED_VERSION"),
     ],
 )
-def test_an_answer_to_something_else_is_unusual(answer: Any, why: str) -> None:
+def test_an_answer_to_another_request_is_unusual(answer: Any, why: str) -> None:
     broker = FetchBroker(answer)
     with fetching(broker) as fetcher:
         fetcher.add(T0, broker.leader(), 0, 30)
@@ -799,11 +799,11 @@ def test_an_answer_to_something_else_is_unusual(answer: Any, why: str) -> None:
     [
         (lambda n, _: partition(n, error=56), "t-0: KAFKA_STORAGE_ERROR"),
         (lambda _, __: log(0, magic=1), "record format 1"),
-        (lambda _, __: b"", "t-0 has nothing from offset 0 to 20"),
+        (lambda _, __: b"", "t-0 has no record from offset 0 to 20"),
     ],
     ids=["refused", "an old format", "nothing, twice"],
 )
-def test_a_partition_that_is_unusual_is_left_while_others_of_its_broker_are_read(say: Any, why: str) -> None:
+def test_a_partition_that_is_unusual_is_left_while_other_partitions_of_its_broker_are_read(say: Any, why: str) -> None:
     def all_but_the_first_have_records(number: int, offset: int) -> Any:
         speaks = number != 0 and len(broker.fetches) > 2
         return log(offset) if speaks else say(number, offset) if number == 0 else b""
@@ -827,14 +827,14 @@ def test_records_that_came_with_the_last_refusal_are_shown_before_it_is() -> Non
         assert not fetcher.waits()
 
 
-def test_a_range_of_which_nothing_comes_twice_in_a_row_is_unusual() -> None:
+def test_a_range_without_records_twice_in_a_row_is_unusual() -> None:
     logs = [b"", log(0), b"", log(10), b"", b""]
     broker = FetchBroker(answering(lambda _, __: logs.pop(0) if logs else b""))
     with fetching(broker) as fetcher:
         fetcher.add(T0, broker.leader(), 0, 30)
         for _ in range(5):
             next_chunks(fetcher, go_on=False)
-        with pytest.raises(FallbackToLibrdkafka, match="nothing from offset 20 to 30"):
+        with pytest.raises(FallbackToLibrdkafka, match="no record from offset 20 to 30"):
             next_chunks(fetcher, go_on=False)
 
 
@@ -843,7 +843,7 @@ def test_a_batch_that_never_comes_whole_is_unusual() -> None:
     with fetching(broker) as fetcher:
         fetcher.add(T0, broker.leader(), 0, 30)
         assert next_chunks(fetcher) == []
-        with pytest.raises(FallbackToLibrdkafka, match="nothing from offset 0 to 30"):
+        with pytest.raises(FallbackToLibrdkafka, match="no record from offset 0 to 30"):
             next_chunks(fetcher)
 
 
@@ -858,7 +858,7 @@ def test_a_broker_that_does_not_answer_in_time_is_unusual_and_named(monkeypatch:
             fetcher.ready()
 
 
-def test_a_throttled_broker_is_asked_again_for_the_same_as_soon_as_it_listens_and_others_are_read_meanwhile() -> None:
+def test_a_throttled_broker_is_asked_again_as_soon_as_it_listens_and_other_brokers_are_read_meanwhile() -> None:
     """KIP-219: above a quota the broker answers at once without any topic, and then reads no request for a while."""
     answers = [response({}, throttle_ms=300)]
     throttled = FetchBroker(lambda asked: answers.pop() if answers else answering(lambda _, at: log(at))(asked))

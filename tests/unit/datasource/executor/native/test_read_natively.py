@@ -80,7 +80,7 @@ def rows(batches: Sequence[pa.RecordBatch]) -> dict[int, list[int]]:
     return found
 
 
-def test_ranges_are_read_exactly_whatever_the_batches_cut() -> None:
+def test_ranges_are_read_exactly_wherever_batches_cut_them() -> None:
     with FetchBroker(
         answering(lambda n, offset: log(n, offset - offset % 10) + log(n, offset - offset % 10 + 10))
     ) as broker:
@@ -95,7 +95,7 @@ def test_ranges_are_read_exactly_whatever_the_batches_cut() -> None:
     assert rows(batches) == {0: list(range(3, 77)), 1: [40]}
 
 
-def test_nothing_to_read_asks_nobody() -> None:
+def test_a_read_without_ranges_asks_no_broker() -> None:
     assert drained([OffsetRange("t", 0, 5, 5)]) == ([], ())
 
 
@@ -207,7 +207,9 @@ def test_why_a_partition_is_left_is_said_of_it_alone() -> None:
     }
 
 
-def test_a_topic_that_this_user_may_not_read_is_final_and_nobody_else_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_this_user_may_not_read_is_final_and_no_other_broker_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(fetched_log, "FETCH_TROUBLE_MS", 0)
     refused = partition(1, error=29)
     with FetchBroker(answering(lambda n, offset: refused if n == 1 else log(n, offset))) as broker:
@@ -232,7 +234,7 @@ def test_a_broker_that_throttles_for_ever_is_left_after_half_of_the_reads_patien
         _, left = drained_with_reasons(
             [OffsetRange("t", 0, 0, 10, broker.leader())], replace(settings(), stall_timeout_ms=1_000)
         )
-    assert reasons_of(left) == {TopicPartition("t", 0): "nothing came for 0.5 s"}
+    assert reasons_of(left) == {TopicPartition("t", 0): "no record came for 0.5 s"}
     assert began_s <= left.quiet_since_s <= began_s + 0.4
 
 
@@ -262,7 +264,7 @@ def test_brokers_that_send_each_other_are_left_after_some_answers() -> None:
         brokers.update({1: first.address, 2: second.address})
         _, left = drained_with_reasons([OffsetRange("t", 0, 0, 10, first.leader(1))])
         assert len(first.fetches) + len(second.fetches) <= 6
-    assert reasons_of(left) == {TopicPartition("t", 0): "t-0 has nothing from offset 0 to 10"}
+    assert reasons_of(left) == {TopicPartition("t", 0): "t-0 has no record from offset 0 to 10"}
 
 
 def losing(error: int) -> Callable[[int, int], Any]:
@@ -270,7 +272,9 @@ def losing(error: int) -> Callable[[int, int], Any]:
     return lambda n, at: log(n, at) if n or at < 20 else partition(n, error=error)
 
 
-def test_a_topic_that_is_gone_in_the_midst_is_an_error_that_names_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_is_gone_in_the_midst_is_an_error_that_names_the_lost_offsets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(fetched_log, "FETCH_TROUBLE_MS", 0)
     with FetchBroker(answering(losing(100))) as broker:
         ranges = [OffsetRange("t", n, 0, 50, broker.leader()) for n in range(2)]
@@ -278,7 +282,7 @@ def test_a_topic_that_is_gone_in_the_midst_is_an_error_that_names_what_is_lost(m
             drained(ranges)
 
 
-def test_a_topic_that_is_gone_in_the_midst_is_left_out_with_a_warning_and_the_others_are_read(
+def test_a_topic_that_is_gone_in_the_midst_is_left_out_with_a_warning_and_other_topics_are_read(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(fetched_log, "FETCH_TROUBLE_MS", 0)
@@ -327,7 +331,9 @@ def test_a_connection_that_ends_in_the_midst_leaves_the_rest() -> None:
     assert [(r.start_offset, r.end_offset) for r in left] == [(20, 30)]
 
 
-def test_a_broker_that_is_gone_leaves_its_own_ranges_and_all_others_are_read(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broker_that_is_gone_leaves_its_own_ranges_and_all_other_ranges_are_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO)
     with FetchBroker(answering(lambda n, offset: log(n, offset))) as broker:
         with FetchBroker(answering(lambda n, offset: log(n, offset))) as other:
@@ -370,7 +376,7 @@ def test_a_batch_that_is_odd_behind_good_ones_in_an_answer_leaves_the_whole_answ
     assert sum(batch.num_rows for batch in batches) == left[0].start_offset
 
 
-def test_a_range_whose_leader_nobody_knows_is_left_and_all_others_are_read() -> None:
+def test_a_range_without_a_known_leader_is_left_and_all_other_ranges_are_read() -> None:
     with FetchBroker(answering(lambda n, at: log(n, at))) as broker:
         unknown = OffsetRange("t", 1, 0, 20)
         batches, left = drained(
@@ -409,7 +415,7 @@ def test_connections_end_with_the_read_and_when_spark_stops_early(library: CDLL)
         wait_for(lambda: broker.fake.open_connections == 0, "the end of the connection")
 
 
-def test_a_reader_that_is_stopped_early_says_nothing_of_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reader_that_is_stopped_early_leaves_no_range_to_librdkafka(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with FetchBroker(answering(lambda n, offset: log(n, offset, 5_000))) as broker:
         reading: Iterator[pa.RecordBatch] = read_natively([OffsetRange("t", 0, 0, 10**6, broker.leader())], settings())
