@@ -1,20 +1,35 @@
-"""Each block of Python in README and in the documentation runs as a reader would paste it, page by page."""
+"""Each block of Python in README and in the documentation runs as a reader would paste it, page by page.
 
+A block that changes a program runs as the changed program, and each `kgroup` command is read as its program reads it.
+What the commands do is tested in `tests/kafka`.
+"""
+
+import ast
 import re
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harness.kafka import produce
 from pyspark.sql import SparkSession
+from typer.core import TyperGroup
+from typer.main import get_command
 
+from spark_kgroup.admin.cli import app
 from spark_kgroup.testing import ApacheKafka
 
 ROOT = Path(__file__).parents[2]
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PAGES = sorted(page for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")] if PYTHON.search(page.read_text()))
+BASH = re.compile(r"^ *```bash\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+DIFF = re.compile(r"^```diff\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ALL_PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = [page for page in ALL_PAGES if PYTHON.search(page.read_text())]
 RECORDS = 120
+MOVED_AT = 1400
+"""The offset in each of four partitions at which docs/guide/coming-from-kafka.md moves a job."""
+
 STOPS_AT = 100
 """The end that docs/guide/streams-that-end.md names: 50 of each of two partitions."""
 
@@ -65,3 +80,47 @@ def here(block: str, kafka: ApacheKafka, topic: str, folder: Path) -> str:
         block = block.replace(written, ours)
     assert "broker-1" not in block
     return block
+
+
+def commands() -> Iterator[str]:
+    """The `kgroup` commands of all pages that a person has written."""
+    for page in (page for page in ALL_PAGES if page.name != "command-line.md"):
+        for block in BASH.findall(page.read_text()):
+            yield from (
+                line.strip() for line in block.replace("\\\n", " ").splitlines() if line.split()[:1] == ["kgroup"]
+            )
+
+
+@pytest.mark.parametrize("line", sorted(set(commands())))
+def test_a_command_of_a_page_is_one_that_kgroup_understands(line: str) -> None:
+    command, arguments = get_command(app), shlex.split(line)[1:]
+    while isinstance(command, TyperGroup):
+        command = command.commands[arguments.pop(0)]
+    command.make_context(line, arguments)  # raises for an unknown option, a missing one, and a value of another type
+
+
+def test_a_job_that_is_moved_as_the_page_says_reads_on_where_it_stopped(
+    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: Callable[[int], str], tmp_path: Path
+) -> None:
+    """The lines that go are Python, too. `format("kafka")` itself is not installed here."""
+    (diff,) = DIFF.findall((ROOT / "docs" / "guide" / "coming-from-kafka.md").read_text())
+    before, after = (
+        "(\n" + "".join(line[1:] for line in diff.splitlines(keepends=True) if line[0] != other) + ")" for other in "+-"
+    )
+    ast.parse(before)
+    topic = new_topic(4)
+    produce(apache_kafka.bootstrap_servers, topic, 4 * MOVED_AT + RECORDS, partitions=4)
+    reader = eval(compile(here(after, apache_kafka, topic, tmp_path), "the changed lines", "eval"), {"spark": spark})
+    query = (
+        reader.load()
+        .writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .format("memory")
+        .queryName("moved")
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        offsets = {row.offset for row in spark.table("moved").collect()}
+    finally:
+        query.stop()
+    assert offsets == set(range(MOVED_AT, MOVED_AT + RECORDS // 4))

@@ -1,7 +1,9 @@
 """References in the code and its documents lead to files and sections of this repository. Documents are wrapped."""
 
+import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,9 +30,25 @@ DECISIONS = {int(page.name[:4]): page for page in (ROOT / "docs" / "develop" / "
 
 OF_LIBRDKAFKA = {"CONFIGURATION.md"}
 A_DECISION = re.compile(r"(?:[Dd]ecisions?|Amended by|[Aa]mends) (\d+)((?:(?:, | and |, and )\d+)*)")
+A_DECISION_AMONG_DECISIONS = re.compile(r"\((\d{1,3})((?:, \d{1,3})*)\)")
+"""The bare number with which a page of the decisions names another one."""
+
+BACK = {
+    "Amends": "Amended by",
+    "Changes": "Changed by",
+    "Adds to": "Extended by",
+    "Restores": "Restored by",
+    "Supersedes": "Superseded by",
+}
+BACK |= {back: forth for forth, back in BACK.items()}
+"""How a decision's status names another decision -> how that one's status names it in turn."""
+
+A_RELATION = re.compile(rf"({'|'.join(BACK)}) (\d+(?:(?:, | and )\d+)*)(?:: \D*)?")
 A_SECTION = re.compile(r"\bsections? \d")
 AN_OUTSIDE_SOURCE = re.compile(r"(?:RFC \d+|KIP-\d+)\W+(?:\w+ ){0,3}$")
 A_DOCUMENT = re.compile(r"(?<![\w.])[\w/-]+\.md\b(?!\.)")
+A_MESSAGE = re.compile(r"(?<!\*)\*([^*]+)\*(?!\*)")
+OF_SPARK = {"Python worker failed to connect back"}
 A_PATH = re.compile(r"`([\w./-]+\.py|(?:spark_kgroup|datasource|pyspark_kgroup|tests|examples|conf)/[\w./-]*)`")
 
 
@@ -48,7 +66,8 @@ def dangling(path: Path, text: str) -> Iterator[str]:
     for found in A_SECTION.finditer(text):
         if not AN_OUTSIDE_SOURCE.search(" ".join(text[max(0, found.start() - 60) : found.start()].split()) + " "):
             yield f"{where(path, text, found.start())}: a section of what? {found[0]!r}"
-    for found in A_DECISION.finditer(text):
+    bare = A_DECISION_AMONG_DECISIONS.finditer(text) if path in DECISIONS.values() else ()
+    for found in (*A_DECISION.finditer(text), *bare):
         for number in re.findall(r"\d+", found[1] + found[2]):
             if int(number) not in DECISIONS:
                 yield f"{where(path, text, found.start())}: there is no decision {number}"
@@ -62,16 +81,76 @@ def test_a_reference_leads_to_a_document_section_or_decision_that_exists(path: P
     assert list(dangling(path, path.read_text())) == []
 
 
+def status_of(number: int) -> str:
+    """The second paragraph of a decision's page."""
+    return " ".join(DECISIONS[number].read_text().split("\n\n")[1].split())
+
+
+def relations_of(status: str) -> Iterator[tuple[str, int]]:
+    """Each decision that a status names, with the words before it.
+
+    Raises:
+        AssertionError: a number stands there without such words, so that a reader cannot tell its meaning.
+    """
+    for sentence in status.rstrip(".").split(". "):
+        if re.search(r"\d", sentence):
+            found = A_RELATION.fullmatch(sentence)
+            assert found, f"{sentence!r} does not begin with one of {sorted(BACK)}, or has a number elsewhere"
+            yield from ((found[1], int(number)) for number in re.findall(r"\d+", found[2]))
+
+
 @pytest.mark.parametrize("number", DECISIONS)
 def test_a_decision_says_its_status_and_stands_in_the_index(number: int) -> None:
     page = DECISIONS[number]
-    title, _, status, *_ = page.read_text().splitlines()
+    title = page.read_text().splitlines()[0]
     assert title.startswith(f"# {number}. ")
-    assert status.startswith("*Status*: ")
-    for amended in re.findall(r"Amends (\d+)(?: and (\d+))?", status):
-        for other in filter(None, amended):
-            assert f"Amended by {number}" in DECISIONS[int(other)].read_text().splitlines()[2]
-    assert f"]({page.name})" in (page.parent / "index.md").read_text()
+    assert status_of(number).startswith("*Status*: ")
+    listed = f"| {number} | [{title.removeprefix(f'# {number}. ')}]({page.name}) |"
+    assert listed in (page.parent / "index.md").read_text()
+
+
+@pytest.mark.parametrize("number", DECISIONS)
+def test_a_decision_and_one_that_changed_it_name_each_other(number: int) -> None:
+    for words, other in relations_of(status_of(number)):
+        assert (BACK[words], number) in relations_of(status_of(other)), f"{other} does not say {BACK[words]} {number}"
+
+
+@pytest.mark.parametrize(
+    "status", ["*Status*: Accepted. 86 lets it hold for TLS as well.", "Accepted. Changes decision 81.", "Since 4.3."]
+)
+def test_a_number_in_a_status_that_does_not_say_its_relation_is_found(status: str) -> None:
+    with pytest.raises(AssertionError, match="does not begin with"):
+        list(relations_of(status))
+
+
+@cache
+def said_by_the_product() -> str:
+    """All texts in the code, with a line for each and `...` for the places that are filled in."""
+    texts: list[str] = []
+    for path in (p for folder in ("spark_kgroup", "datasource") for p in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                texts.append(
+                    "".join(str(part.value) if isinstance(part, ast.Constant) else "..." for part in node.values)
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(re.sub(r"%[\d.]*[a-z]", "...", node.value))
+    return "\n".join(" ".join(text.split()) for text in texts)
+
+
+def quoted_in(page: str) -> Iterator[str]:
+    """The parts of the messages that the first column of a page's tables quotes, between the places filled in."""
+    for line in page.splitlines():
+        if line.startswith("| "):
+            for message in A_MESSAGE.findall(line.split(" | ")[0]):
+                yield from (part.strip(" .,:()") for part in message.split("..."))
+
+
+def test_a_message_that_a_page_explains_is_one_of_the_product() -> None:
+    parts = set(quoted_in((ROOT / "docs" / "operate" / "troubleshooting.md").read_text())) - OF_SPARK
+    parts = {part for part in parts if not re.fullmatch(r"[A-Z_]*", part)}  # not Kafka's names of errors
+    assert len(parts) > 60
+    assert [part for part in sorted(parts) if part not in said_by_the_product()] == []
 
 
 @pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"])
@@ -112,6 +191,11 @@ def test_a_documents_prose_is_wrapped_at_120_columns(path: Path) -> None:
 )
 def test_a_reference_that_leads_nowhere_is_found(text: str) -> None:
     assert len(list(dangling(ROOT / "README.md", text))) == 1
+
+
+def test_a_bare_number_is_a_reference_among_decisions_alone() -> None:
+    assert len(list(dangling(DECISIONS[1], "as before (74), and (8, 999)"))) == 2
+    assert list(dangling(ROOT / "README.md", "in Spark's answer (74)")) == []
 
 
 @pytest.mark.parametrize(
