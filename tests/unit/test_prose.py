@@ -15,22 +15,11 @@ Bounds = Mapping[re.Pattern[str], float]
 """The most occurrences in 1,000 words."""
 
 GOAL: Bounds = {VAGUE: 8, PERSONS: 0, SEMICOLON: 6}
-GOAL_OF_DECISIONS: Bounds = {VAGUE: 16, PERSONS: 0, SEMICOLON: 12}
+GOAL_OF_DECISIONS: Bounds = {VAGUE: 16, PERSONS: 0, SEMICOLON: 11}
 """As measured, rounded up. They may only be lowered."""
 
 WORDS_OF_A_PAGE = 300
 """On a shorter page a single word exceeds a goal. Such pages are measured together."""
-
-ABOVE: dict[tuple[str, re.Pattern[str]], float] = {
-    ("README.md", SEMICOLON): 10.1,
-    ("docs/explain/promises.md", SEMICOLON): 7.6,
-    ("docs/operate/data-loss.md", VAGUE): 14.1,
-    ("docs/operate/monitoring.md", SEMICOLON): 16.2,
-    ("docs/operate/moving-offsets.md", SEMICOLON): 7.1,
-    ("docs/operate/security.md", SEMICOLON): 8.2,
-    ("docs/quickstart.md", SEMICOLON): 11.2,
-}
-"""Pages that do not reach the goal yet, as measured. A page that is rewritten leaves the list."""
 
 DECISIONS = ROOT / "docs" / "develop" / "decisions"
 GENERATED = {ROOT / "docs" / name for name in PAGES}
@@ -72,16 +61,7 @@ def test_documents_are_read_once() -> None:
 @pytest.mark.parametrize("path", LONG_PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_page_is_read_once(path: Path) -> None:
     """By itself: among all documents a vague one would not show."""
-    name = str(path.relative_to(ROOT))
-    assert_read_once(prose_of([path]), {measured: ABOVE.get((name, measured), most) for measured, most in GOAL.items()})
-
-
-@pytest.mark.parametrize(("name", "measured"), ABOVE, ids=lambda part: part if isinstance(part, str) else part.pattern)
-def test_a_page_that_has_become_better_lowers_its_bound_or_leaves_the_list(
-    name: str, measured: re.Pattern[str]
-) -> None:
-    found = prose_of([ROOT / name]).per_thousand(measured)
-    assert found > max(GOAL[measured], ABOVE[name, measured] - 1)
+    assert_read_once(prose_of([path]))
 
 
 def test_decisions_become_no_vaguer() -> None:
