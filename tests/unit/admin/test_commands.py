@@ -8,8 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 import spark_kgroup
+from spark_kgroup.admin import member_command
 from spark_kgroup.admin.cli import app
 from spark_kgroup.errors import OptionError
+from spark_kgroup.runtime.settings import GroupSettings
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
 
@@ -46,3 +48,21 @@ def test_a_member_refuses_a_setting_out_of_range_and_names_the_option(given: str
     shown = CliRunner().invoke(app, [*needed, *given.split()])
     assert isinstance(shown.exception, OptionError)
     assert words in str(shown.exception)
+
+
+@pytest.mark.parametrize(("session_timeout_ms", "interval_ms"), [("6000", 2_000), ("45000", 3_000)])
+def test_three_heartbeats_of_a_member_fit_into_its_session(
+    session_timeout_ms: str, interval_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[GroupSettings] = []
+
+    async def keep(settings: GroupSettings, *_: object, **__: object) -> None:
+        made.append(settings)
+
+    monkeypatch.setattr(member_command, "_run", keep)
+    given = {"bootstrap-server": "b:9092", "group": "g", "topics": "t", "session-timeout-ms": session_timeout_ms}
+    done = CliRunner().invoke(
+        app, ["member", *(part for name, value in given.items() for part in (f"--{name}", value))]
+    )
+    assert done.exit_code == 0, done.output
+    assert made[0].protocol.heartbeat_interval_ms == interval_ms
