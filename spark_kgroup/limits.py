@@ -145,10 +145,6 @@ TOPIC_PATIENCE_MS: Final = 5_000
 """How long a look at several topics waits for one of which brokers do not say what it is, before the others go on
 (ours: a leader is elected within that time). Kafka's clients take each topic of an answer for itself."""
 
-UNCLEAR_AGAIN_MS: Final = 10_000
-"""How soon brokers are asked again of a topic of which they did not say what it is (ours: several times within
-`API_TIMEOUT_MS`, after which it is an error, however rarely metadata is refreshed otherwise)."""
-
 OFFSETS_LEFT_OUT_MS: Final = 2_000
 """How long a coordinator is asked again that leaves partitions out of its committed offsets, until that means that they
 have none (ours, less than `COMMIT_TIMEOUT_MS`. Apache Kafka's leaves none out, some hosted services do)."""

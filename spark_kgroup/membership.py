@@ -152,7 +152,7 @@ class Group:
         _check_protocol(group_protocol, assignors, server_assignor, session_timeout_ms)
         session_timeout_ms = _milliseconds("session_timeout_ms", session_timeout_ms, SESSION_TIMEOUT_MS)
         settings = GroupSettings(
-            bootstrap=parse_bootstrap(_text("bootstrap", bootstrap, "broker-1:9092"), "bootstrap"),
+            bootstrap=parse_bootstrap(_addresses(bootstrap), "bootstrap"),
             group=_text("group", group, "shards"),
             topics=_topics(topics),
             instance_ids=_instance_ids(instance_ids),
@@ -473,6 +473,13 @@ def _several(name: str, given: Iterable[object], example: str) -> list[object]:
     if not found:
         raise OptionError(f"`{name}` is {_shown(given)}: give a list with at least one item, such as [{example!r}].")
     return found
+
+
+def _addresses(given: object) -> str:
+    # A list of any length: it is no string of Kafka's protocol.
+    if not isinstance(given, str) or not given.strip():
+        raise OptionError(f"`bootstrap` is {_shown(given)}: give brokers as a text, such as 'broker-1:9092'.")
+    return given
 
 
 def _text(name: str, given: object, example: str) -> str:

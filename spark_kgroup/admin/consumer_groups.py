@@ -10,8 +10,8 @@ from spark_kgroup.model import DescribedGroup
 from spark_kgroup.wire.cluster import Cluster
 
 _TOOLS: Final[Mapping[str, str]] = {
-    "share": ", which kafka-share-groups.sh shows",
-    "streams": ", which kafka-streams-groups.sh shows",
+    "share": "; kafka-share-groups.sh shows it",
+    "streams": "; kafka-streams-groups.sh shows it",
 }
 """Type of group -> Kafka's own tool for it, as the error names it."""
 

@@ -370,7 +370,7 @@ class Handlers(Actions):
                 self._send_heartbeat(now_ms) if self.state in IN_A_GENERATION else self._probe_coordinator(now_ms)
             )
         if Timer.OBJECT in due and self.state in IN_A_GENERATION:
-            effects += self._rebalance("assigned partitions of topics that are not subscribed once more", now_ms)
+            effects += self._rebalance("assigned once more partitions of topics that are not subscribed", now_ms)
         return effects
 
     def _expire(self, now_ms: int) -> Effects:

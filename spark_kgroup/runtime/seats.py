@@ -245,7 +245,10 @@ class Seats:
     def _on_failure(self, bug: BaseException) -> None:
         # A watch serves all seats, so when one fails no seat may go on without it. Its error is final, while callers
         # of the group wait out a WireError.
-        final = GroupError(str(bug)) if isinstance(bug, KgroupError) else bug
+        final = bug
+        if isinstance(bug, KgroupError):
+            final = GroupError(str(bug))
+            final.__cause__ = bug
         for session in self.sessions.values():
             session.fail(final)
         self.changed.set()

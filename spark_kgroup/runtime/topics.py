@@ -15,7 +15,6 @@ from spark_kgroup.limits import (
     PATTERN_SELECT_S_SLOW,
     TOPIC_ABSENT_AFTER_MS,
     TOPIC_PATIENCE_MS,
-    UNCLEAR_AGAIN_MS,
 )
 from spark_kgroup.member.consumer_contract import NewsExpected
 from spark_kgroup.model import ErrorCode, TopicDescription
@@ -42,7 +41,6 @@ class Topics:
         self._settings = settings
         self._cluster = cluster
         self._known_at_ms = 0
-        self._unclear: Set[str] = frozenset()
         self._matching = asyncio.Lock()
         self._warned_of_slowness = False
 
@@ -53,8 +51,6 @@ class Topics:
             WireError: no broker answered in time.
             UnknownTopic: this user may not see a subscribed topic, or it does not exist, and it must.
         """
-        if self._unclear:
-            max_age_ms = min(max_age_ms, UNCLEAR_AGAIN_MS)
         if monotonic_ms() - self._known_at_ms > max_age_ms:
             await self.refresh(timeout_ms=self._settings.client.api_timeout_ms)
         return self.known
@@ -71,7 +67,7 @@ class Topics:
             # The first look waits for every topic: no earlier description could stand in for one.
             patience_ms=TOPIC_PATIENCE_MS if self.known else None,
         )
-        self._unclear = self._find_unclear(metadata, set(self._settings.topics))
+        self._check_unclear(metadata, set(self._settings.topics))
         missing = sorted(set(self._settings.topics) - set(metadata.topics))
         hidden = [t for t in missing if metadata.errors.get(t) == ErrorCode.TOPIC_AUTHORIZATION_FAILED]
         if hidden:
@@ -85,17 +81,11 @@ class Topics:
             )
         self.known, self._known_at_ms = metadata.topics, monotonic_ms()
 
-    def _find_unclear(self, metadata: ClusterMetadata, among: Set[str]) -> Set[str]:
-        """Those of `among` of which brokers did not say what they are.
-
-        Raises:
-            BrokerError: they have not said so for as long as one call may last.
-        """
-        found = metadata.unclear.keys() & among
-        for topic in sorted(found):
-            if time.monotonic() - metadata.unclear[topic].since_s >= self._settings.client.api_timeout_ms / 1000:
-                raise metadata.unclear[topic].error
-        return found
+    def _check_unclear(self, metadata: ClusterMetadata, among: Set[str]) -> None:
+        """Raise the error of a topic of which brokers have not said what it is for as long as one call may last."""
+        for topic in (unclear for name, unclear in metadata.unclear.items() if name in among):
+            if time.monotonic() - topic.since_s >= self._settings.client.api_timeout_ms / 1000:
+                raise topic.error
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -125,16 +115,15 @@ class Topics:
         """
         patience_ms = TOPIC_PATIENCE_MS if self._known_at_ms else None  # the first look is of all topics, or of none
         every = await self._cluster.metadata(None, timeout_ms=timeout_ms, patience_ms=patience_ms)
-        unclear = self._find_unclear(every, self.known.keys())
+        self._check_unclear(every, self.known.keys())
         # In a thread: many names may take seconds of CPU, and heartbeats must not wait for that.
         chosen = await asyncio.to_thread(self._select, pattern, every.topics.keys() - every.internal)
         found = {name: every.topics[name] for name in chosen}
         if vanished := self.known.keys() - found.keys():
             named = await self._cluster.metadata(sorted(vanished), timeout_ms=timeout_ms, patience_ms=TOPIC_PATIENCE_MS)
-            unclear |= self._find_unclear(named, vanished)
+            self._check_unclear(named, vanished)
             hidden = {name for name, code in named.errors.items() if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED}
             found |= {name: self.known[name] for name in hidden & vanished} | dict(named.topics)
-        self._unclear = unclear
         # One warning when the last topic goes, or at the first look, and none at each refresh.
         if not found and (self.known or not self._known_at_ms):
             log.warning("No topic that this user may see matches %r: the group waits for one.", pattern.java)

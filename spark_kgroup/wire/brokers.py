@@ -82,7 +82,7 @@ class SharedWork:
                 raise  # our caller was cancelled, not the work
             raise Disconnected(_CLOSED) from None
         except WireError as error:
-            raise error.again() from error  # each caller's own: a session writes into it which member cannot go on
+            raise error.again() from error  # each caller's own, since a traceback grows with each raise
 
     async def close(self) -> None:
         """Cancel all work. Callers that still wait for it, and all later ones, raise `Disconnected`."""

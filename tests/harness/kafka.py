@@ -1,12 +1,14 @@
 """Producing records and reading whole topics, with confluent-kafka."""
 
+import base64
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from uuid import uuid4
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from spark_kgroup.testing.kafka_release import KafkaRelease
 
@@ -34,6 +36,12 @@ def produce(bootstrap: str, topic: str, count: int, *, partitions: int, first: i
         producer.produce(topic, value=value, key=str(index).encode(), partition=index % partitions)
         producer.poll(0)
     assert producer.flush(120) == 0
+
+
+def hex_id(admin: AdminClient, topic: str) -> str:
+    """The topic's id, as `Leader.topic_id`."""
+    described = admin.describe_topics(TopicCollection([topic]))[topic].result(30)
+    return base64.urlsafe_b64decode(f"{described.topic_id}==").hex()
 
 
 def fill(producer: Producer, topic: str, values: Sequence[bytes], partition: int = 0) -> None:

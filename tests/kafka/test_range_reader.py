@@ -17,12 +17,13 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as AssignedPartition
-from harness.kafka import fill, run_transaction
+from harness.kafka import fill, hex_id, run_transaction
 from harness.offsets import await_end
 
 from pyspark_kgroup.errors import DataLoss
-from pyspark_kgroup.executor.read import range_reader
+from pyspark_kgroup.executor.read import range_reader, topic_ids
 from pyspark_kgroup.executor.read.range_reader import read_ranges
+from pyspark_kgroup.executor.read.topic_ids import TopicIds
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.arrow import arrow_schema
 from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
@@ -60,6 +61,7 @@ def seat(
     settings = ReadSettings(
         consumer_config=checked.consumer_config(),
         include_headers=checked.include_headers,
+        fail_on_data_loss=checked.fail_on_data_loss,
         stall_timeout_ms=stall_timeout_ms,
     )
     return tuple(ranges), settings
@@ -204,6 +206,93 @@ def test_rows_of_a_batch_are_bounded(
 
 
 # ---------------------------------------------------------------------------------------- transactions
+
+
+def delete_topic(kafka: ApacheKafka, topic: str) -> None:
+    kafka.admin.delete_topics([topic])[topic].result(30)
+
+
+def recreate(kafka: ApacheKafka, topic: str, values: Sequence[bytes]) -> None:
+    delete_topic(kafka, topic)
+    kafka.create_topic(topic, partitions=2)
+    fill(Producer({"bootstrap.servers": kafka.bootstrap_servers}), topic, values)
+
+
+@pytest.fixture
+def believed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_ids, "TOPIC_GONE_AFTER_MS", 0)
+
+
+@pytest.mark.usefixtures("believed_at_once")
+def test_a_topic_that_was_created_again_before_its_range_is_read_gives_no_row_of_the_later_one(
+    apache_kafka: ApacheKafka, topic: str, producer: Producer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """librdkafka reads by name: the later topic's records lie at the planned offsets, and a later batch reads them."""
+    fill(producer, topic, numbers(0, 100))
+    planned = OffsetRange(topic, 0, 10, 100, unled_topic_id=hex_id(apache_kafka.admin, topic))
+    assert len(read(apache_kafka, planned)) == 90
+    recreate(apache_kafka, topic, numbers(500, 600))
+    with pytest.raises(
+        DataLoss, match=rf"Offsets 10 to 99 of {topic}-0 .* \(id .*, was {planned.topic_id}\): it was del"
+    ):
+        read(apache_kafka, planned)
+    assert read(apache_kafka, planned, failOnDataLoss="false") == []
+    assert "Skipping to offset 100." in caplog.text
+    assert len(read(apache_kafka, planned._replace(unled_topic_id=hex_id(apache_kafka.admin, topic)))) == 90
+
+
+@pytest.mark.usefixtures("believed_at_once")
+def test_a_topic_that_is_created_again_during_a_read_gives_no_row_of_the_later_one(
+    apache_kafka: ApacheKafka, topic: str, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(range_reader, "ARROW_BATCH_ROWS_MAX", 40)
+    fill(producer, topic, numbers(0, 100))
+    planned = OffsetRange(topic, 0, 0, 300, unled_topic_id=hex_id(apache_kafka.admin, topic))
+    batches = read_ranges(*seat(apache_kafka, [planned], API_TIMEOUT_MS, failOnDataLoss="false"))
+    rows = next(batches)["value"].to_pylist()
+    recreate(apache_kafka, topic, numbers(500, 800))
+    for batch in batches:
+        rows += batch["value"].to_pylist()
+    assert rows == numbers(0, len(rows))
+    assert 40 <= len(rows) <= 100
+
+
+@pytest.mark.usefixtures("believed_at_once")
+def test_a_topic_that_is_gone_when_its_records_are_handed_out_was_not_created_again(
+    apache_kafka: ApacheKafka, topic: str
+) -> None:
+    ids = TopicIds({topic: "1" * 32}, {"bootstrap.servers": apache_kafka.bootstrap_servers}, 10.0)
+    assert ids.changed([topic]) == {topic: hex_id(apache_kafka.admin, topic)}
+    delete_topic(apache_kafka, topic)
+    assert ids.changed([topic]) == {}
+
+
+def test_a_broker_that_names_the_id_of_an_earlier_topic_for_a_moment_is_not_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker that lags behind. Brokers are asked for 30 s before records count as another topic's."""
+    answers = iter([{"t": "1" * 32, "u": "3" * 32}, {"t": "1" * 32}, {"t": "2" * 32}])
+    now_s = 0.0
+
+    def pause(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    monkeypatch.setattr("pyspark_kgroup.executor.read.topic_ids.time.sleep", pause)
+    ids = TopicIds({"t": "2" * 32, "u": "3" * 32, "old": ""}, {}, 10.0, lambda: now_s)
+    monkeypatch.setattr(ids, "_ask", lambda _: next(answers))
+    assert ids.changed(["t", "u", "old"]) == {}
+    assert next(answers, None) is None
+    monkeypatch.setattr(ids, "_ask", lambda _: {"t": "1" * 32})
+    now_s = 100.0
+    assert ids.changed(["t"]) == {"t": "1" * 32}
+    assert now_s == 130.0
+
+
+def test_ids_that_no_broker_tells_are_an_error_after_the_patience_of_a_read() -> None:
+    ids = TopicIds({"t": "2" * 32}, {"bootstrap.servers": "127.0.0.1:1"}, 0.0)
+    with pytest.raises(WireError, match="No broker says whether t was created again during this batch"):
+        ids.changed(["t"])
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])

@@ -44,8 +44,8 @@ HALF_A_LETTER = "\ud800"
 WRONG = [
     ({"bootstrap": "b"}, "`bootstrap`: 'b' is not HOST:PORT: give one or more brokers, such as 'broker-1:9092,"),
     ({"bootstrap": ","}, "`bootstrap` is ',': give one or more brokers, such as 'broker-1:9092'."),
-    ({"bootstrap": ["b:9092"]}, f"`bootstrap` is ['b:9092']: {TEXT} 'broker-1:9092'."),
-    ({"bootstrap": None}, f"`bootstrap` is None: {TEXT} 'broker-1:9092'."),
+    ({"bootstrap": ["b:9092"]}, "`bootstrap` is ['b:9092']: give brokers as a text, such as 'broker-1:9092'."),
+    ({"bootstrap": None}, "`bootstrap` is None: give brokers as a text, such as 'broker-1:9092'."),
     ({"group": ""}, f"`group` is '': {TEXT} 'shards'."),
     ({"group": " "}, f"`group` is ' ': {TEXT} 'shards'."),
     ({"group": 7}, f"`group` is 7: {TEXT} 'shards'."),

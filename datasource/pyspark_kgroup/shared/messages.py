@@ -457,7 +457,7 @@ def _read_fields(type_: type[T], raw: Mapping[str, object]) -> T:
     try:
         return type_(**{name: _READERS[types[name]](value) for name, value in raw.items()})
     except ValueError as problem:
-        raise ChannelEnded(f"A field of the peer's {type_.__name__} does not have its type: {problem}.") from None
+        raise ChannelEnded(f"A field of the peer's {type_.__name__} is not valid: {problem}.") from None
 
 
 def _boolean(value: object) -> bool:
@@ -502,9 +502,9 @@ def _one_of(*names: str) -> Callable[[object], str]:
 
 def _range(value: object) -> OffsetRange:
     match value:
-        case [topic, partition, start_offset, end_offset, leader]:
+        case [topic, partition, start_offset, end_offset, leader, topic_id]:
             offsets = _integer(start_offset), _integer(end_offset)
-            return OffsetRange(_string(topic), _integer(partition), *offsets, _leader(leader))
+            return OffsetRange(_string(topic), _integer(partition), *offsets, _leader(leader), _string(topic_id))
     raise ValueError("no range")
 
 

@@ -37,6 +37,7 @@ class OffsetRange(NamedTuple):
 
     Attributes:
         leader: None if it is not known.
+        unled_topic_id: the topic's, as `Leader` has it, where no leader is known.
     """
 
     topic: str
@@ -44,6 +45,12 @@ class OffsetRange(NamedTuple):
     start_offset: int
     end_offset: int
     leader: Leader | None = None
+    unled_topic_id: str = ""
+
+    @property
+    def topic_id(self) -> str:
+        """The id of the topic of which the range was planned, or "" where a cluster has none."""
+        return self.leader.topic_id if self.leader is not None else self.unled_topic_id
 
 
 class Position(NamedTuple):

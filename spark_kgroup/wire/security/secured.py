@@ -60,7 +60,10 @@ class Secured:
         try:
             lifetime_ms = await self._login.authenticate(address, send) if self._login else 0
         except AuthenticationFailed as refusal:
-            raise self._on_refused(address, refusal) from refusal
+            told = self._on_refused(address, refusal)
+            if told is refusal:
+                raise
+            raise told from refusal
         self._wall_accepted_at_s = time.time()
         self._refusals.pop(address, None)
         return lifetime_ms
@@ -79,7 +82,7 @@ class Secured:
         self._refusals[address] = _Refusals(since_s, now_s)
         may_pass = may_pass or refusal.retriable
         if self._wall_accepted_at_s is None:
-            return AuthenticationFailed(str(refusal), retriable=may_pass)
+            return refusal if may_pass == refusal.retriable else AuthenticationFailed(str(refusal), retriable=may_pass)
         changed = self._tls.files.describe() if self._tls is not None else ""
         return AuthenticationFailed(
             f"{refusal} The cluster accepted this client before, last at {utc(self._wall_accepted_at_s)}; with "

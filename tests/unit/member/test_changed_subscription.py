@@ -163,7 +163,7 @@ def waiting_to_object() -> Driver:
 
 def test_a_join_that_objects_says_that_it_does() -> None:
     effects = waiting_to_object().after(HEARTBEAT_MS)
-    assert only(effects, contract.Rejoining).reason == "assigned partitions of topics that are not subscribed once more"
+    assert only(effects, contract.Rejoining).reason == "assigned once more partitions of topics that are not subscribed"
 
 
 def test_a_member_whose_leader_comes_round_before_the_next_objection_stays_where_it_is() -> None:

@@ -51,7 +51,7 @@ class Acknowledgement:
             self._ledger.drop_lost(boundary.view)
 
         if unacknowledged := self._unacknowledged(boundary.view):
-            self.fail_if_missing_for_long("the offsets read of", unacknowledged, "These partitions wait for it.")
+            self.fail_if_missing_for_long("the offsets read of", unacknowledged, "These partitions wait for that.")
         else:
             self._missing_since_ms = {}
         return boundary

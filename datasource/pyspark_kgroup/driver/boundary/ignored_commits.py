@@ -65,7 +65,7 @@ class IgnoredCommitWarnings:
         log.warning(
             "This query (instanceIdPrefix=%s) has itself committed further to group %r than its checkpoint stands "
             "(%s): the checkpoint was set back, or another one was in use. The records between are read again, since "
-            "the checkpoint decides what a batch is. To skip it, move the group's offsets (kafka-consumer-groups "
+            "the checkpoint decides what a batch is. To skip them, move the group's offsets (kafka-consumer-groups "
             "--reset-offsets) while the query is stopped.",
             self._us.app,
             self._options.group_id,

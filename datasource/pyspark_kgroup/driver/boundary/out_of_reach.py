@@ -107,7 +107,7 @@ class OutOfReach:
             absences[tp].given_up = True
         if left:
             log.warning(
-                "This run ends without the rest of %s, for which no broker has answered for %s. The next run reads it.",
+                "This run ends without the rest of %s, which could not be read for %s. The next run reads it.",
                 join(left),
                 self._bound,
             )

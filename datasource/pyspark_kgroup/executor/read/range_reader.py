@@ -26,8 +26,9 @@ from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka, MalformedBatch
 from pyspark_kgroup.executor.read.consumer_security import credential_files, is_refusal, usable_here
 from pyspark_kgroup.executor.read.records import record_batch
+from pyspark_kgroup.executor.read.topic_ids import TopicIds
 from pyspark_kgroup.limits import ARROW_BATCH_BYTES_MAX, ARROW_BATCH_ROWS_MAX, READ_SILENCE_WARNED_MS
-from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, out_of_log
+from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, out_of_log, recreated
 from pyspark_kgroup.shared.arrow import before, last_offsets, rebatch
 from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, KgroupError, OptionError, WireError
@@ -118,12 +119,15 @@ def read_ranges(
     unread = _Unread(ranges, settings, clock_s, reasons, quiet_since_s)
     if not unread.open:
         return
+    ids = TopicIds(
+        {r.topic: r.topic_id for r in ranges}, settings.consumer_config, settings.stall_timeout_ms / 1000, clock_s
+    )
     consumer: Consumer | None = _consumer(settings, unread)
     while consumer is not None:
         next_one = None
         try:
             consumer.assign([AssignedPartition(*partition, at) for partition, at in unread.positions().items()])
-            next_one = yield from _batches(consumer, unread, settings)
+            next_one = yield from _batches(consumer, unread, settings, ids)
         finally:
             consumer.close()
         consumer = next_one
@@ -151,7 +155,7 @@ def _renewed_consumer(settings: ReadSettings, unread: _Unread) -> Consumer | Non
 
 
 def _batches(
-    consumer: Consumer, unread: _Unread, settings: ReadSettings
+    consumer: Consumer, unread: _Unread, settings: ReadSettings, ids: TopicIds
 ) -> Generator[pa.RecordBatch, None, Consumer | None]:
     """The batches that `consumer` reads. Returns the consumer that is to go on, or None if all is read."""
     topics = {partition.topic for partition in unread.open}
@@ -180,7 +184,11 @@ def _batches(
             record_bytes = 1 + batch.nbytes // batch.num_rows
         full = rows >= ARROW_BATCH_ROWS_MAX or size + record_bytes > ARROW_BATCH_BYTES_MAX
         if pending and (full or batch is None or not unread.open):
+            # AFTER these records came, and before Spark has them: the id of a topic that is gone never comes back.
+            for topic, id_ in ids.changed({tp.topic for tp in unread.not_handed_out()}).items():
+                pending = unread.give_up(topic, ids.planned[topic], id_, pending)
             yield from rebatch(pending)
+            unread.on_handed_out()
             pending, rows, size = [], 0, 0
             unread.resume()  # the time that Spark took for the batch is not ours
     return None
@@ -297,6 +305,7 @@ class _Unread:
         self.open = {TopicPartition(r.topic, r.partition): r for r in ranges if r.start_offset < r.end_offset}
         self._ends = {partition: r.end_offset for partition, r in self.open.items()}
         self._positions = {partition: r.start_offset for partition, r in self.open.items()}
+        self._handed_out = dict(self._positions)
         self.files = credential_files(settings.consumer_config)
         self._clock_s = clock_s
         self._stall_timeout_s = settings.stall_timeout_ms / 1000
@@ -326,6 +335,30 @@ class _Unread:
     def positions(self) -> dict[TopicPartition, int]:
         """Where to go on with the ranges that are not done."""
         return {partition: self._positions[partition] for partition in self.open}
+
+    def not_handed_out(self) -> list[TopicPartition]:
+        """Partitions whose position has moved since Spark had the last batch."""
+        return [partition for partition, position in self._positions.items() if position > self._handed_out[partition]]
+
+    def on_handed_out(self) -> None:
+        """Spark has had all records before the positions."""
+        self._handed_out = dict(self._positions)
+
+    def give_up(self, topic: str, planned_id: str, id_: str, pending: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """Skip what is left of a topic that was created again, with what has come since Spark had the last batch.
+
+        Returns:
+            `pending` without its records, which may be of the later topic.
+
+        Raises:
+            DataLoss: `fail_on_data_loss` is set.
+        """
+        for partition in [partition for partition in self._ends if partition.topic == topic]:
+            position, end = self._handed_out[partition], self._ends[partition]
+            if position < end:
+                self._skip_loss(recreated(partition, position, end, planned_id, id_), end)
+                pending = [before(batch, partition, position) for batch in pending]
+        return list(pending)
 
     def take_renewal(self) -> bool:
         """Whether certificates have changed here, while a broker and the consumer refuse each other."""

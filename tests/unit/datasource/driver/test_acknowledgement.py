@@ -37,7 +37,7 @@ def test_a_commit_that_is_not_acknowledged_makes_one_warning_until_one_is(
             assert not driver.trigger(limit=20)
         warnings = messages(caplog, "did not acknowledge the offsets read of t-0")
         assert len(warnings) == times
-        assert warnings[-1].endswith("These partitions wait for it. Trying again at each trigger.")
+        assert warnings[-1].endswith("These partitions wait for that. Trying again at each trigger.")
         group.commit_fate = lambda: "ok"
         assert driver.trigger(limit=20)
 

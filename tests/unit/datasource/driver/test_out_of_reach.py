@@ -474,7 +474,7 @@ def test_available_now_ends_without_it_and_says_so_where_losses_are_no_errors(
         pass
     assert group.now_ms - began_ms >= 300_000
     (line,) = messages(caplog, "This run ends without")
-    assert "the rest of t-1, for which no broker has answered for 300 s (kafka.default.api.timeout.ms)" in line
+    assert "the rest of t-1, which could not be read for 300 s (kafka.default.api.timeout.ms)" in line
     del group.out_of_reach[P1]
     driver.restart(bounded=True)
     while driver.trigger():

@@ -1,0 +1,117 @@
+"""Whether topics are still those of which a batch was planned.
+
+Runs on: executor.
+
+librdkafka reads a topic by its name. If the topic is deleted and created again during a batch, it goes on in the new
+log, whose records at the planned offsets are other ones, and a later batch reads them once more. The native reader
+fetches by id (KIP-516), so it needs no such check.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from base64 import urlsafe_b64decode
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, Uuid
+from confluent_kafka.admin import AdminClient, TopicDescription
+
+from pyspark_kgroup.executor.read.consumer_security import usable_here
+from spark_kgroup.errors import WireError
+from spark_kgroup.limits import LOOK_AGAIN_MS, TOPIC_GONE_AFTER_MS
+from spark_kgroup.peer_words import printable_words
+
+log = logging.getLogger(__name__)
+
+_ASKED_FOR_S: Final = 5.0
+"""How long one question to brokers may take."""
+
+_SERVED_EACH_S: Final = 0.05
+_LOG_LEVEL: Final = 3
+"""Errors. It would warn of each setting that consumers alone have."""
+
+_GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNKNOWN_TOPIC_ID})
+
+
+class TopicIds:
+    """The ids of topics, as brokers have them now.
+
+    Args:
+        planned: topic -> the id that it had when the batch was planned, 32 hexadecimal digits.
+        config: of the consumer that reads them.
+        patience_s: how long brokers are asked that do not answer.
+    """
+
+    def __init__(
+        self,
+        planned: Mapping[str, str],
+        config: Mapping[str, str],
+        patience_s: float,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.planned = planned
+        self._config = config
+        self._patience_s = patience_s
+        self._clock_s = clock_s
+        self._client: AdminClient | None = None
+
+    def changed(self, topics: Iterable[str]) -> dict[str, str]:
+        """Those of `topics` that were created again, with the ids that they have now.
+
+        Another id counts if brokers name no other one for `TOPIC_GONE_AFTER_MS`: one that lags behind may know an
+        earlier topic. A topic that is gone counts as unchanged: no record of a later one can have come.
+
+        Raises:
+            WireError: no broker has said it in time.
+        """
+        asked = sorted({topic for topic in topics if self.planned.get(topic)})
+        since_s = self._clock_s()
+        while asked:
+            now = self._ids(asked)
+            other = {topic: now[topic] for topic in asked if now.get(topic, self.planned[topic]) != self.planned[topic]}
+            if self._clock_s() - since_s >= TOPIC_GONE_AFTER_MS / 1000:
+                return other
+            asked = sorted(other)
+            if asked:
+                time.sleep(LOOK_AGAIN_MS / 1000)
+        return {}
+
+    def _ids(self, topics: list[str]) -> dict[str, str]:
+        """Topic -> its id, without topics that do not exist or have no id."""
+        deadline_s = self._clock_s() + self._patience_s
+        while True:
+            try:
+                return self._ask(topics)
+            except KafkaException as problem:
+                error: KafkaError = problem.args[0]
+                if self._clock_s() > deadline_s:
+                    raise WireError(
+                        f"No broker says whether {', '.join(topics)} was created again during this batch: "
+                        f"{printable_words(error.str())}"
+                    ) from None
+                log.info("asking again for the ids of topics: %s", printable_words(error.str()))
+                time.sleep(LOOK_AGAIN_MS / 1000)
+
+    def _ask(self, topics: list[str]) -> dict[str, str]:
+        if self._client is None:
+            self._client = AdminClient({**usable_here(self._config), "log_level": _LOG_LEVEL}, logger=log)
+        found = {}
+        asked = self._client.describe_topics(TopicCollection(topics), request_timeout=_ASKED_FOR_S)
+        for topic, answer in asked.items():
+            while not answer.done():
+                self._client.poll(_SERVED_EACH_S)  # a token callback is called from here
+            try:
+                described: TopicDescription = answer.result()
+            except KafkaException as problem:
+                if problem.args[0].code() not in _GONE:
+                    raise
+            else:
+                found[topic] = _hex(described.topic_id)
+        return {topic: id_ for topic, id_ in found.items() if int(id_, 16)}
+
+
+def _hex(id_: Uuid) -> str:
+    """As `Leader.topic_id`. librdkafka writes an id as Kafka's tools do: 16 bytes in base64, without padding."""
+    return urlsafe_b64decode(f"{id_}==").hex()
