@@ -13,15 +13,17 @@ import logging
 import time
 from base64 import urlsafe_b64decode
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, Uuid
-from confluent_kafka.admin import AdminClient, TopicDescription
 
 from pyspark_kgroup.executor.read.consumer_security import usable_here
 from spark_kgroup.errors import WireError
 from spark_kgroup.limits import LOOK_AGAIN_MS, TOPIC_GONE_AFTER_MS
 from spark_kgroup.peer_words import printable_words
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient, TopicDescription
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +98,8 @@ class TopicIds:
 
     def _ask(self, topics: list[str]) -> dict[str, str]:
         if self._client is None:
+            from confluent_kafka.admin import AdminClient  # 14 modules, which a read without a record does not need
+
             self._client = AdminClient({**usable_here(self._config), "log_level": _LOG_LEVEL}, logger=log)
         found = {}
         asked = self._client.describe_topics(TopicCollection(topics), request_timeout=_ASKED_FOR_S)

@@ -121,7 +121,7 @@ def test_a_ticket_is_bound_to_a_seat_with_its_ranges_and_all_that_it_owns(regist
             "op": "bound",
             "seat": seat,
             "at_home": True,
-            "ranges": [["t", ticket, 0, 10, None]],
+            "ranges": [["t", ticket, 0, 10, None, ""]],
             "owned": [["t", ticket, 10, "id of t", None]],
             "home": None,
         }
@@ -140,8 +140,8 @@ def test_a_late_ticket_without_a_seat_left_is_answered_nothing_left(registry: Re
     bound = {"op": "bound", "at_home": True, "home": None}
     assert sorted(answers, key=lambda answer: str(answer.get("seat"))) == [
         {"op": "nothing-left"},
-        {**bound, "seat": "g-0", "ranges": [["t", 0, 10, 20, None]], "owned": [["t", 0, 20, "id of t", None]]},
-        {**bound, "seat": "g-1", "ranges": [["t", 1, 10, 20, None]], "owned": [["t", 1, 20, "id of t", None]]},
+        {**bound, "seat": "g-0", "ranges": [["t", 0, 10, 20, None, ""]], "owned": [["t", 0, 20, "id of t", None]]},
+        {**bound, "seat": "g-1", "ranges": [["t", 1, 10, 20, None, ""]], "owned": [["t", 1, 20, "id of t", None]]},
     ]
 
 
@@ -321,7 +321,7 @@ def test_a_seat_with_forty_thousand_partitions_gets_its_share(registry: Registry
     channel = sidecar("1")
     scan = registry.plan("large", reads, owned)
     answer = ask(channel, "bind", scan=scan.scan_id, ticket=0, executor=executor("1"))
-    assert answer["ranges"] == [[*one[:-1], list(one.leader or ())] for one in reads["g-0"][0]]
+    assert answer["ranges"] == [[*one[:4], list(one.leader or ()), one.unled_topic_id] for one in reads["g-0"][0]]
     assert answer["owned"] == [list(one) for one in owned["g-0"]]
     assert beat(channel) == ["g-0"]
 
