@@ -7,15 +7,11 @@ import os
 import signal
 import subprocess
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 _TAIL_LINES = 60
-
-_YIELDING = 10
-"""Niceness of a lane that gives way: beside one busy process it gets a tenth of a core, so it never stands still."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,6 @@ class Lane:
         name: of the target.
         processes: how many test processes the target keeps busy, as `--at-once` counts them.
         seeded: whether its pytest has Hypothesis, which takes a seed.
-        gives_way: whether it takes only the CPU time that the other lanes leave. For lanes that rarely wait.
         wall_s: seconds from start to end.
         cpu_s: CPU seconds of the lane and of all its descendants that were waited for.
     """
@@ -52,7 +47,6 @@ class Lane:
     name: str
     processes: int = 1
     seeded: bool = False
-    gives_way: bool = False
     total: int = 0
     passed: int = 0
     failures: list[Failure] = field(default_factory=list)
@@ -72,10 +66,9 @@ class Lane:
         self._events = events.open("rb")
         self.log = folder / f"{self.name}.log"
         self._started_at_s = time.monotonic()
-        before = ["nice", "-n", str(_YIELDING)] if self.gives_way else []
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [*before, "make", "--no-print-directory", self.name, f"PYTEST={options}"],
+                ["make", "--no-print-directory", self.name, f"PYTEST={options}"],
                 cwd=root,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -83,10 +76,6 @@ class Lane:
                 stderr=log,
                 start_new_session=True,
             )
-        if self.gives_way:
-            # Linux may weigh sessions against each other, and niceness within a session alone (sched(7), autogroup).
-            with suppress(OSError):  # it does not
-                Path(f"/proc/{self._process.pid}/autogroup").write_text(str(_YIELDING))
 
     @property
     def ended(self) -> bool:

@@ -29,7 +29,7 @@ class Run:
 
     Args:
         lanes: the longest first: they start in this order, as soon as there is room.
-        at_once: how many test processes may be busy at once, beside those of a lane that gives way.
+        at_once: how many test processes may be busy at once.
         keep_going: finish all lanes when one has failed.
         folder: of logs and events.
         root: where the Makefile is.
@@ -66,9 +66,8 @@ class Run:
         told_at_s = time.monotonic()
         try:
             while waiting or running:
-                while (lane := self._next(waiting, running)) is not None:
-                    waiting.remove(lane)
-                    running.append(self._start(lane))
+                while waiting and self._room(running, waiting[0]):
+                    running.append(self._start(waiting.pop(0)))
                 time.sleep(_LOOK_EVERY_S)
                 for lane in running:
                     lane.look()
@@ -91,15 +90,9 @@ class Run:
         minutes, seconds = divmod(round(time.monotonic() - self._began_at_s), 60)
         return f"{minutes:3}:{seconds:02}"
 
-    def _next(self, waiting: list[Lane], running: list[Lane]) -> Lane | None:
-        """The lane that starts now. Of those that give way, one runs at a time, and it takes no room of the others."""
-        for gives_way in (False, True):
-            lane = next((lane for lane in waiting if lane.gives_way is gives_way), None)
-            beside = [other for other in running if other.gives_way is gives_way]
-            room = 0 if gives_way else self._at_once
-            if lane and (not beside or sum(other.processes for other in beside) + lane.processes <= room):
-                return lane
-        return None
+    def _room(self, running: list[Lane], lane: Lane) -> bool:
+        busy = sum(other.processes for other in running)
+        return not running or busy + lane.processes <= self._at_once
 
     def _start(self, lane: Lane) -> Lane:
         environment = {**os.environ, _MARK: self._mark}

@@ -23,12 +23,12 @@ MakeRun = Callable[..., Run]
 def make_run(tmp_path: Path) -> MakeRun:
     """Called with target=program of Python: a run of a Makefile with these targets."""
 
-    def make(at_once: int = 2, keep_going: bool = False, giving_way: str = "", **targets: str) -> Run:
+    def make(at_once: int = 2, keep_going: bool = False, **targets: str) -> Run:
         rules = [f"{name}:\n\t@{sys.executable} {tmp_path / name}.py $(PYTEST)\n" for name in targets]
         (tmp_path / "Makefile").write_text("\n".join(rules))
         for name, program in targets.items():
             (tmp_path / f"{name}.py").write_text(program)
-        lanes = [Lane(name, gives_way=name in giving_way.split()) for name in targets]
+        lanes = [Lane(name) for name in targets]
         return Run(lanes, folder=tmp_path, root=tmp_path, tell=print, at_once=at_once, keep_going=keep_going, seed=7)
 
     return make
@@ -60,35 +60,6 @@ while not pathlib.Path({str(tmp_path)!r}, "OTHER").exists():
     run.run()
     assert [lane.code for lane in run.lanes] == [0, 0, 0]
     assert (tmp_path / "third.log").read_text() == "third\n"
-
-
-def test_lanes_that_give_way_run_one_at_a_time_beside_other_lanes_with_the_cpu_time_that_those_leave(
-    make_run: MakeRun, tmp_path: Path
-) -> None:
-    """The lane that counts ends when both of those have ended, one of which begins after the other's end."""
-    shows = f"""
-import os, pathlib, time
-assert not pathlib.Path({str(tmp_path / "runs")!r}).exists()
-pathlib.Path({str(tmp_path / "runs")!r}).touch()
-autogroup = pathlib.Path("/proc/self/autogroup")
-print(os.nice(0), autogroup.read_text().split()[-1] if autogroup.exists() else "10")
-time.sleep(0.5)
-pathlib.Path({str(tmp_path / "runs")!r}).unlink()
-pathlib.Path({str(tmp_path / "NAME")!r}).touch()
-"""
-    counts = f"""
-import os, pathlib, time
-while not all(pathlib.Path({str(tmp_path)!r}, name).exists() for name in ("one.ended", "two.ended")):
-    time.sleep(0.01)
-print(os.nice(0))
-"""
-    one, two = (shows.replace("NAME", f"{name}.ended") for name in ("one", "two"))
-    run = make_run(at_once=1, giving_way="one two", counts=counts, one=one, two=two)
-    run.run()
-    assert [lane.code for lane in run.lanes] == [0, 0, 0]
-    ours = os.nice(0)
-    assert (tmp_path / "counts.log").read_text() == f"{ours}\n"
-    assert (tmp_path / "one.log").read_text() == (tmp_path / "two.log").read_text() == f"{ours + 10} 10\n"
 
 
 def test_tests_are_counted_and_a_failed_one_ends_the_other_processes_and_their_children(
