@@ -80,9 +80,7 @@ class TopicLogs:
         topics = self._group.topics(END_OFFSETS_MAX_AGE_MS)
         if any(tp.topic in topics and tp.partition >= topics[tp.topic].partition_count for tp in held):
             topics = self._group.topics(0)  # the leader saw the new partition before us
-        if self._differ_from(topics):
-            self._ends.forget()  # they may be those of a topic that is gone
-        self.topics = topics
+        self._take(topics)
         others = self._others(start)
         gone = sorted({tp for held in (start.lost, start.owned) for tp in held if tp.topic in others})
         self.lose([self._loss(tp, start, start.position(tp) or 0, None) for tp in gone])
@@ -95,6 +93,11 @@ class TopicLogs:
                 f"Topic {listed(absent, repr)} does not exist on this cluster, or this user may not see it: "
                 "create it, or correct the option `subscribe`."
             )
+
+    def _take(self, topics: Mapping[str, TopicDescription]) -> None:
+        if self._differ_from(topics):
+            self._ends.forget()  # they may be those of a topic that is gone, and a listing of it would fail
+        self.topics = topics
 
     def some_went(self) -> bool:
         """Whether one of the topics last seen is deleted by now, or created again."""
@@ -130,7 +133,7 @@ class TopicLogs:
         Raises:
             DataLoss: the plan has ranges of such topics, and that is an error.
         """
-        self.topics = self._group.topics(PLANNED_TOPICS_MAX_AGE_MS)
+        self._take(self._group.topics(PLANNED_TOPICS_MAX_AGE_MS))
         every = {tp: span for ranges in plan.values() for tp, span in ranges.items()}
         others = self._others(end)
         gone = {tp for tp in every if tp.topic in others}
