@@ -311,6 +311,7 @@ def test_a_compacted_log_with_gaps_also_at_the_end_of_a_range(
     for number in range(1_000):  # the segments before this one are closed, and compacted
         producer.produce(topic, b"%d" % number + filler, b"%d" % (number % 7))
     assert producer.flush(120) == 0
+    await_end(apache_kafka, topic, 0, 2_201)  # with the marker: before it no record behind the transaction is readable
 
     def compacted() -> Rows | None:
         found = reference(server, topic, "read_committed")
