@@ -3,6 +3,7 @@
 import os
 import pickle
 import signal
+import socket
 import threading
 from collections.abc import Generator, Iterator
 from dataclasses import replace
@@ -36,10 +37,11 @@ from pyspark_kgroup.executor.worker import registry_client
 from pyspark_kgroup.executor.worker.ticket_reader import Worker
 from pyspark_kgroup.shared.tickets import Executor, Mode, OffsetRange, TicketPayload
 from spark_kgroup.testing import ApacheKafka
+from spark_kgroup.wire import names
 
 PARTITIONS = 4
 RECORDS = 40_000
-"""Records in each partition. They are 15 MB in all, far more than a socket holds."""
+"""Records in each partition. They are 15 MB in all: more than a Unix socket holds, or a `small_receive_buffer`."""
 
 ALL = dict.fromkeys(range(PARTITIONS), (0, RECORDS))
 
@@ -324,14 +326,30 @@ def test_a_guest_gets_from_the_home_the_records_that_were_fetched_ahead_there(
         assert (counts.warm_reads, counts.network_reads, counts.direct_reads) == (1, 3, 0)
 
 
+@pytest.fixture
+def small_receive_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TCP connections receive at most 64 KiB ahead. By itself Linux lets the buffer grow up to 32 MiB, all of `ALL`."""
+    connect = names.connect
+
+    def connect_with_a_small_buffer(*address: Any, **bounds: Any) -> socket.socket:
+        connected = connect(*address, **bounds)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+        return connected
+
+    monkeypatch.setattr(names, "connect", connect_with_a_small_buffer)
+
+
+@pytest.mark.usefixtures("small_receive_buffer")
 def test_a_guest_goes_on_directly_when_the_home_ends_in_the_midst_of_a_read(sharing: Query, executor: Executor) -> None:
     with sleeping_executor("2") as other:
         sharing.run(executor, spans(0, 10))
         (sidecar,) = sidecars_of(sharing, executor)
+        servers = seat_servers_of(sidecar)
         (ticket,) = sharing.plan(dict.fromkeys(range(PARTITIONS), (10, RECORDS)))
         reading = Worker(replace(other, warm=False)).read(ticket)
         rows = rows_of([next(reading)])
         kill(sidecar)
+        await_gone([sidecar, *servers])
         rows += rows_of(reading)
         assert sorted(rows) == directly(sharing, 10, RECORDS)
         wait_for(lambda: sharing.registry.counts().direct_reads == 1, "the rest to be read directly", 10)
