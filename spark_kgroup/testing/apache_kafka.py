@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
 import logging
@@ -10,7 +9,6 @@ import os
 import shutil
 import tempfile
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -24,7 +22,7 @@ from spark_kgroup.testing.free_ports import PortReservation
 from spark_kgroup.testing.group_tool import GroupStateRow, MemberRow, PartitionRow
 from spark_kgroup.testing.java import find_java
 from spark_kgroup.testing.kafka_jars import kafka_jars
-from spark_kgroup.testing.kafka_node import START_TIMEOUT_S, Jvm, KafkaNode, PortTaken
+from spark_kgroup.testing.kafka_node import START_TIMEOUT_S, Jvm, KafkaNode, PortTaken, random_uuid
 from spark_kgroup.testing.kafka_release import KafkaRelease, kafka_version
 from spark_kgroup.testing.listeners import SecureListener, scram_arguments
 from spark_kgroup.testing.node_properties import Advertised, node_properties, own_port
@@ -66,7 +64,8 @@ class ApacheKafka:
         version: of Apache Kafka, 3.2.0 or later, or None for $KGROUP_KAFKA_VERSION, else 4.3.1.
         server_properties: broker configuration that adds to or overrides what is set here.
         host: the address that is listened on and advertised.
-        jvm_options: of every node, such as "-Xmx1g".
+        jvm_options: of every node, such as "-Xmx1g", or "-XX:TieredStopAtLevel=4" to measure a node's throughput: nodes
+            start faster and run slower by default.
         listeners: beside the plain one, on free ports (see `bootstrap_of`).
         users: name -> password, for listeners with SASL (PLAIN, and from Kafka 3.5 on SCRAM).
         advertised: (node id, listener's name, its port) -> the port that clients and other nodes are told, such as a
@@ -366,7 +365,7 @@ class ApacheKafka:
                     "run as many, or choose another data directory."
                 )
             return str(known["cluster_id"])
-        cluster_id = _new_cluster_id()
+        cluster_id = random_uuid()
         # A start that is killed in the midst of writing leaves no half of a file under the name that counts.
         unfinished = root / "cluster.json.new"
         unfinished.write_text(json.dumps({"cluster_id": cluster_id, "nodes": self._node_count}))
@@ -438,11 +437,3 @@ def _has_leaders(metadata: ClusterMetadata | None, topic: str, partitions: int) 
     described = metadata.topics.get(topic) if metadata is not None else None
     leaders = [partition.leader for partition in described.partitions.values()] if described is not None else []
     return len(leaders) == partitions and min(leaders) >= 0
-
-
-def _new_cluster_id() -> str:
-    """128 random bits in base64, not beginning with a dash, which the storage tool would take for an option."""
-    while True:
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        if not cluster_id.startswith("-"):
-            return cluster_id

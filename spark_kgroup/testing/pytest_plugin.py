@@ -19,9 +19,6 @@ from spark_kgroup.testing.spark_python import spark_python
 if TYPE_CHECKING:
     from spark_kgroup.testing.apache_kafka import ApacheKafka
 
-_QUICK_START = ("-XX:TieredStopAtLevel=1",)
-"""A third less CPU time for a start, at the price of a slower broker: right for tests, not for measurements."""
-
 
 def pytest_configure() -> None:
     """A Spark that tests start runs their own Python, in an environment that is not activated, too.
@@ -54,7 +51,7 @@ def apache_kafka(pytestconfig: pytest.Config) -> Iterator[ApacheKafka]:
         "group.consumer.min.heartbeat.interval.ms": "1000",
         "group.consumer.heartbeat.interval.ms": "1000",
     }
-    cluster = ApacheKafka(server_properties=properties, jvm_options=_QUICK_START)
+    cluster = ApacheKafka(server_properties=properties)
     with _uncaptured(pytestconfig):
         cluster.start()
     # It runs already, and this starts it no second time: only the start may write past pytest's capture.
@@ -69,7 +66,7 @@ def apache_kafka_factory(pytestconfig: pytest.Config) -> Iterator[Callable[..., 
 
     def start(*args: Any, **kwargs: Any) -> ApacheKafka:
         with _uncaptured(pytestconfig):
-            return clusters.enter_context(ApacheKafka(*args, **{"jvm_options": _QUICK_START, **kwargs}))
+            return clusters.enter_context(ApacheKafka(*args, **kwargs))
 
     with ExitStack() as clusters:
         yield start

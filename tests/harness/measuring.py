@@ -1,4 +1,4 @@
-"""How the measuring programs (`bench*`) end: by Ctrl-C, or by a problem that is told in its own words."""
+"""How the measuring programs (`bench*`) run Kafka, and how they end: by Ctrl-C, or by a problem in its own words."""
 
 import signal
 from collections.abc import Iterator
@@ -8,6 +8,9 @@ import typer
 from rich.console import Console
 
 from spark_kgroup.errors import KgroupError
+
+AT_FULL_SPEED = "-XX:TieredStopAtLevel=4"
+"""The option of Java with which a broker is as fast as in production. Tests have brokers that start faster."""
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

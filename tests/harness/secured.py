@@ -128,9 +128,7 @@ def secured_cluster(folder: Path) -> Iterator[SecuredKafka]:
         "super.users": "User:ANONYMOUS",
         "group.min.session.timeout.ms": "1000",
     }
-    with ApacheKafka(
-        server_properties=properties, listeners=listeners, users=PASSWORDS, jvm_options=["-XX:TieredStopAtLevel=1"]
-    ) as kafka:
+    with ApacheKafka(server_properties=properties, listeners=listeners, users=PASSWORDS) as kafka:
         yield SecuredKafka(
             kafka,
             ca_pem,

@@ -297,7 +297,7 @@ def test_a_batch_that_was_planned_for_a_topic_that_is_another_one_at_its_replay(
 def three_nodes() -> Iterator[ApacheKafka]:
     """A cluster that looks for expired records all the time."""
     properties = {"log.retention.check.interval.ms": "100", "log.initial.task.delay.ms": "100"}
-    with ApacheKafka(3, server_properties=properties, jvm_options=["-XX:TieredStopAtLevel=1"]) as kafka:
+    with ApacheKafka(3, server_properties=properties) as kafka:
         yield kafka
 
 

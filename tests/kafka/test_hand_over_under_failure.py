@@ -30,7 +30,7 @@ def behind() -> Iterator[tuple[ApacheKafka, Proxy]]:
     """A broker of this module's own, which sends all clients through the proxy."""
     with Proxy(lambda: kafka.nodes[0].port) as proxy:
         advertised = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}
-        kafka = ApacheKafka(server_properties=advertised, jvm_options=("-XX:TieredStopAtLevel=1",))
+        kafka = ApacheKafka(server_properties=advertised)
         with kafka:
             yield kafka, proxy
 

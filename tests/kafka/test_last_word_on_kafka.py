@@ -221,7 +221,7 @@ def test_a_leave_does_not_wait_behind_a_parked_join(apache_kafka: ApacheKafka) -
 
 def test_a_join_parked_at_a_broker_that_stands_still_goes_to_the_next_coordinator() -> None:
     """1. Our join is parked. 2. The broker stops, and its kernel keeps the connection. 3. Another one coordinates."""
-    with ApacheKafka(nodes=3, jvm_options=("-Xmx300m", "-XX:TieredStopAtLevel=1")) as kafka:
+    with ApacheKafka(nodes=3, jvm_options=["-Xmx300m"]) as kafka:
 
         @on_a_loop
         async def scenario() -> None:

@@ -329,7 +329,7 @@ def test_an_installation_without_a_decoder_reads_with_librdkafka_and_warns_once(
 @pytest.fixture(scope="module")
 def three_nodes() -> Iterator[ApacheKafka]:
     near = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
-    with ApacheKafka(3, server_properties=near, jvm_options=("-Xmx300m", "-XX:TieredStopAtLevel=1")) as kafka:
+    with ApacheKafka(3, server_properties=near, jvm_options=["-Xmx300m"]) as kafka:
         yield kafka
 
 

@@ -28,7 +28,7 @@ RACKS = ("rack-1", "rack-2", "rack-3")
 @pytest.fixture(scope="module")
 def three_racks() -> Iterator[ApacheKafka]:
     near = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
-    with ApacheKafka(3, server_properties=near, jvm_options=("-Xmx300m", "-XX:TieredStopAtLevel=1")) as kafka:
+    with ApacheKafka(3, server_properties=near, jvm_options=["-Xmx300m"]) as kafka:
         yield kafka
 
 

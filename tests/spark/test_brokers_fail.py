@@ -39,7 +39,7 @@ SESSIONS = {
 
 @pytest.fixture(scope="module")
 def one_node() -> Iterator[ApacheKafka]:
-    with ApacheKafka(server_properties=SESSIONS, jvm_options=("-XX:TieredStopAtLevel=1",)) as kafka:
+    with ApacheKafka(server_properties=SESSIONS) as kafka:
         yield kafka
 
 

@@ -34,7 +34,7 @@ RECORDS = 800
 def three_nodes() -> Iterator[ApacheKafka]:
     # A coordinator that stands still keeps its office (default 9 s): a reader may take longer on a busy machine.
     office = {"broker.session.timeout.ms": "120000"}
-    with ApacheKafka(nodes=3, jvm_options=("-XX:TieredStopAtLevel=1",), server_properties=office) as kafka:
+    with ApacheKafka(nodes=3, server_properties=office) as kafka:
         yield kafka
 
 

@@ -21,7 +21,7 @@ from threading import Event
 from typing import Annotated, Any, Self
 
 import typer
-from harness.measuring import Problem, heed_only_the_first_stop, problems_told
+from harness.measuring import AT_FULL_SPEED, Problem, heed_only_the_first_stop, problems_told
 from rich.console import Console
 
 import pyspark_kgroup
@@ -251,7 +251,7 @@ def _start(things: ExitStack, sources: Sequence[str], repetitions: int) -> Bench
     jars = fetch_jars(CONNECTOR, "spark-sql-kafka-4.2.0")
     folder = Path(things.enter_context(tempfile.TemporaryDirectory(prefix="kgroup-bench-", ignore_cleanup_errors=True)))
     with console.status("Starting Kafka, and a Spark driver for each source"):
-        kafka = things.enter_context(ApacheKafka(jvm_options=["-Xmx1g"]))
+        kafka = things.enter_context(ApacheKafka(jvm_options=["-Xmx1g", AT_FULL_SPEED]))
         drivers = [things.enter_context(Driver(source, kafka, folder, jars)) for source in sources]
         for driver in drivers:
             driver.await_ready()

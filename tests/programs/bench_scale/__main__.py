@@ -14,7 +14,7 @@ from uuid import uuid4
 import typer
 from bench_sessions.measured import machine
 from confluent_kafka.admin import AdminClient, NewPartitions
-from harness.measuring import Problem, heed_only_the_first_stop, problems_told
+from harness.measuring import AT_FULL_SPEED, Problem, heed_only_the_first_stop, problems_told
 from harness.waiting import wait_for
 from rich.console import Console
 
@@ -96,7 +96,7 @@ def main(
             for part in (1.0, 0.2)
         ]
         with console.status("Starting Kafka"):
-            kafka = things.enter_context(ApacheKafka(jvm_options=["-Xmx3g"]))
+            kafka = things.enter_context(ApacheKafka(jvm_options=["-Xmx3g", AT_FULL_SPEED]))
         topics: dict[int, str] = {}
         runs = []
         for partitions, seats in sizes:
@@ -110,7 +110,7 @@ def main(
         typer.echo(f"{on_machine}\n\n{boundaries_table(runs)}\n\n{placement_table(placements)}\n")
     if minutes:
         # Another broker: one alone bears no 20,000 partitions.
-        with problems_told(console), ApacheKafka(jvm_options=["-Xmx3g"]) as kafka:
+        with problems_told(console), ApacheKafka(jvm_options=["-Xmx3g", AT_FULL_SPEED]) as kafka:
             topic = f"lasting-{uuid4().hex[:8]}"
             create(kafka, topic, LASTING[0])
             seen = watch(kafka, topic, *LASTING, minutes=minutes, show=console.print)

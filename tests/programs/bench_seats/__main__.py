@@ -19,7 +19,7 @@ from uuid import uuid4
 import typer
 from bench.__main__ import CONNECTOR
 from bench.tables import machine
-from harness.measuring import heed_only_the_first_stop, problems_told
+from harness.measuring import AT_FULL_SPEED, heed_only_the_first_stop, problems_told
 from rich.console import Console
 
 from bench_seats.driver import Settings
@@ -172,7 +172,7 @@ def _start(things: ExitStack, seed: int, tasks: int) -> Bench:
     options = [f"-Dcom.sun.management.jmxremote.{name}={value}" for name, value in jmx.items()]
     with console.status("Starting Kafka"):
         kafka = things.enter_context(
-            ApacheKafka(jvm_options=["-Xmx1g", "-Djava.rmi.server.hostname=127.0.0.1", *options])
+            ApacheKafka(jvm_options=["-Xmx1g", AT_FULL_SPEED, "-Djava.rmi.server.hostname=127.0.0.1", *options])
         )
     return Bench(kafka, folder, jars, port.ports[0], seed, tasks)
 

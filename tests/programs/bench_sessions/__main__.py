@@ -11,7 +11,7 @@ from typing import Annotated
 from uuid import uuid4
 
 import typer
-from harness.measuring import Problem, problems_told
+from harness.measuring import AT_FULL_SPEED, Problem, problems_told
 from rich.console import Console
 
 from bench_sessions.measured import Cpu, Sessions, machine, table
@@ -53,7 +53,7 @@ def main(
     runs = []
     with problems_told(console), ExitStack() as things:
         with console.status("Starting Kafka"):
-            kafka = things.enter_context(ApacheKafka(jvm_options=["-Xmx2g"]))
+            kafka = things.enter_context(ApacheKafka(jvm_options=["-Xmx2g", AT_FULL_SPEED]))
         for protocol in (CLASSIC, CONSUMER):
             with console.status(f"{protocol}: {seats:,} seats"):
                 runs.append(measure(kafka, protocol, seats, partitions))

@@ -17,7 +17,7 @@ import pyarrow as pa
 import typer
 from bench.__main__ import CONNECTOR
 from harness.kafka import produce
-from harness.measuring import heed_only_the_first_stop, problems_told
+from harness.measuring import AT_FULL_SPEED, heed_only_the_first_stop, problems_told
 from pyspark.sql import SparkSession
 from rich.console import Console
 
@@ -70,7 +70,7 @@ def measure(rows: int, partitions: int, cores: int, row_ms: float, repetitions: 
     os.environ["PYSPARK_PYTHON"] = pyspark_kgroup.python()
     os.environ["PYTHONSAFEPATH"] = "1"
     jars = fetch_jars(CONNECTOR, "spark-sql-kafka-4.2.0")
-    with tempfile.TemporaryDirectory() as temporary, ApacheKafka() as kafka:
+    with tempfile.TemporaryDirectory() as temporary, ApacheKafka(jvm_options=[AT_FULL_SPEED]) as kafka:
         kafka.create_topic(TOPIC, partitions=partitions)
         produce(kafka.bootstrap_servers, TOPIC, rows, partitions=partitions, size=100)
         builder = SparkSession.builder.master(f"local[{cores}]").config("spark.ui.enabled", "false")
