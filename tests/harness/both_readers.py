@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 import pyarrow as pa
 from confluent_kafka import Consumer, TopicPartition
 
-from pyspark_kgroup.executor.native.read_ranges import read_natively
-from pyspark_kgroup.executor.read.range_reader import read_ranges
+from pyspark_kgroup.executor.native.read_natively import read_natively
+from pyspark_kgroup.executor.read.range_reader import read_with_librdkafka
 from pyspark_kgroup.options.parser import SourceOptions, parse
 from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.shared.arrow import arrow_schema
@@ -86,7 +86,7 @@ def by_both(
     """The rows, which both readers see alike, ours without librdkafka's help."""
     ours, left = natively(ranges, settings, on_batches)
     assert left == (), "left to librdkafka"
-    theirs = _in_order(list(read_ranges(ranges, settings)), settings)
+    theirs = _in_order(list(read_with_librdkafka(ranges, settings)), settings)
     assert ours.equals(theirs), f"{ours.num_rows} rows natively, {theirs.num_rows} by librdkafka"
     return ours
 

@@ -28,7 +28,7 @@ from harness.waiting import wait_for
 from pyspark_kgroup.driver.registry.registry import Registry
 from pyspark_kgroup.driver.registry.seat_bindings import Scan
 from pyspark_kgroup.errors import DataLoss
-from pyspark_kgroup.executor.read.range_reader import read_ranges
+from pyspark_kgroup.executor.read.range_reader import read_with_librdkafka
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.tickets import OffsetRange, Position, ReadSettings
 from spark_kgroup.testing import ApacheKafka
@@ -68,7 +68,7 @@ Read = Callable[[Reads], Iterable[pa.RecordBatch]]
 def batches_of(request: pytest.FixtureRequest, apache_kafka: ApacheKafka) -> Iterator[Read]:
     """How executors read: each loss is met in both ways, and answered within 60 s."""
     if request.param == "a worker":
-        yield lambda reads: read_ranges(*reads)
+        yield lambda reads: read_with_librdkafka(*reads)
         return
     with (
         sleeping_executor() as executor,

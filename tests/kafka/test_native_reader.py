@@ -32,7 +32,7 @@ from pyspark_kgroup.executor.native.broker_connection import BrokerConnection
 from pyspark_kgroup.executor.native.fetched_log import FetchedLog
 from pyspark_kgroup.executor.native.fetcher import Chunk, Fetcher
 from pyspark_kgroup.executor.read import range_reader
-from pyspark_kgroup.executor.read.range_reader import read_ranges
+from pyspark_kgroup.executor.read.range_reader import read_with_librdkafka
 from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.testing import ApacheKafka
 
@@ -179,7 +179,7 @@ def test_a_query_whose_tasks_read_by_themselves_needs_no_librdkafka(
     topic = new_topic(3)
     for partition in range(3):
         fill(producer, topic, [b"%d" % number for number in range(100)], partition)
-    monkeypatch.setattr(range_reader, "read_ranges", lambda *_: pytest.fail("librdkafka read"))
+    monkeypatch.setattr(range_reader, "read_with_librdkafka", lambda *_: pytest.fail("librdkafka read"))
     more = {"prefetchBytes": "0", "reader": "native", "maxOffsetsPerTrigger": "70"}
     with Query(apache_kafka.bootstrap_servers, f"group-{topic}", topic, executor=None, **more) as query:
         query.settle()
@@ -230,7 +230,10 @@ def rest_by_librdkafka(ranges: Sequence[OffsetRange], settings: ReadSettings) ->
     """The offsets of both readers, one after the other, as a query reads them."""
     ours, left = natively(ranges, settings)
     assert left
-    return [*ours["offset"].to_pylist(), *(o for b in read_ranges(left, settings) for o in b["offset"].to_pylist())]
+    return [
+        *ours["offset"].to_pylist(),
+        *(o for b in read_with_librdkafka(left, settings) for o in b["offset"].to_pylist()),
+    ]
 
 
 def test_a_leader_of_another_epoch_is_left_to_librdkafka(
@@ -266,7 +269,7 @@ def test_a_topic_that_was_deleted_gives_no_row_of_a_new_one(
     if created:
         apache_kafka.create_topic(topic, partitions=4)
         fill(producer, topic, [b"new"] * 10)
-        theirs = pa.Table.from_batches(read_ranges([gone._replace(leader=None)], settings))  # without its id
+        theirs = pa.Table.from_batches(read_with_librdkafka([gone._replace(leader=None)], settings))  # without its id
         assert set(theirs["value"].to_pylist()) == {b"new"}, "which is what this test is about"
     assert gone.leader is not None
     old_id = f"(id {gone.leader.topic_id})"
@@ -296,10 +299,10 @@ def test_offsets_that_are_gone_are_left_to_librdkafka(
 
 AS_THREE_TASKS = """
 import pickle, sys
-from pyspark_kgroup.executor.read.reader import read_ranges
+from pyspark_kgroup.executor.read.reader import read_with_librdkafka
 ranges, settings = pickle.load(sys.stdin.buffer)
 for _ in range(3):
-    print(sum(batch.num_rows for batch in read_ranges(ranges, settings)))
+    print(sum(batch.num_rows for batch in read_with_librdkafka(ranges, settings)))
 """
 
 
@@ -453,7 +456,7 @@ def test_partitions_of_several_brokers_are_read_side_by_side_and_one_that_dies_l
     try:
         ours, left = natively(ranges, settings)
         assert left
-        rest = list(read_ranges(left, settings))
+        rest = list(read_with_librdkafka(left, settings))
         found = [*zip(ours["partition"].to_pylist(), ours["offset"].to_pylist(), strict=True)]
         found += [pair for b in rest for pair in zip(b["partition"].to_pylist(), b["offset"].to_pylist(), strict=True)]
         assert sorted(found) == [(r.partition, o) for r in ranges for o in range(r.start_offset, r.end_offset)]

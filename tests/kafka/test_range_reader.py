@@ -22,7 +22,7 @@ from harness.offsets import await_end
 
 from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.executor.read import range_reader, topic_ids
-from pyspark_kgroup.executor.read.range_reader import read_ranges
+from pyspark_kgroup.executor.read.range_reader import read_with_librdkafka
 from pyspark_kgroup.executor.read.topic_ids import TopicIds
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.arrow import arrow_schema
@@ -69,7 +69,7 @@ def seat(
 
 def read(kafka: ApacheKafka, *ranges: OffsetRange, **options: str) -> list[dict[str, Any]]:
     table = pa.Table.from_batches(
-        read_ranges(*seat(kafka, ranges, API_TIMEOUT_MS, **options)),
+        read_with_librdkafka(*seat(kafka, ranges, API_TIMEOUT_MS, **options)),
         schema=arrow_schema(options.get("includeHeaders") == "true"),
     )
     rows: list[dict[str, Any]] = table.to_pylist()
@@ -104,9 +104,9 @@ def test_ranges_are_read_exactly_and_in_order(apache_kafka: ApacheKafka, topic: 
 def test_the_same_ranges_give_the_same_rows_again(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
     fill(producer, topic, numbers(0, 500), 1)
     travelled = pickle.loads(pickle.dumps(seat(apache_kafka, [OffsetRange(topic, 1, 100, 400)])))
-    first = pa.Table.from_batches(read_ranges(*travelled))
+    first = pa.Table.from_batches(read_with_librdkafka(*travelled))
     fill(producer, topic, numbers(500, 600), 1)
-    assert pa.Table.from_batches(read_ranges(*travelled)).equals(first)
+    assert pa.Table.from_batches(read_with_librdkafka(*travelled)).equals(first)
     assert first["offset"].to_pylist() == list(range(100, 400))
 
 
@@ -148,7 +148,7 @@ def test_a_range_reads_the_same_while_a_producer_writes(
 
 def test_empty_ranges_are_read_without_a_broker() -> None:
     nowhere = ReadSettings(consumer_config={"bootstrap.servers": "127.0.0.1:1"})
-    assert list(read_ranges([OffsetRange("t", 0, 5, 5)], nowhere)) == []
+    assert list(read_with_librdkafka([OffsetRange("t", 0, 5, 5)], nowhere)) == []
 
 
 # --------------------------------------------------------------------------------------- the contents of records
@@ -188,7 +188,7 @@ def test_large_records_come_in_bounded_batches(apache_kafka: ApacheKafka, produc
     large = Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, **limits})
     sizes = [1, 9 * 1024 * 1024, 1, 4 * 1024 * 1024, 4 * 1024 * 1024, 1]
     fill(large, topic, [b"x" * size for size in sizes])
-    batches = list(read_ranges(*seat(apache_kafka, [OffsetRange(topic, 0, 0, len(sizes))])))
+    batches = list(read_with_librdkafka(*seat(apache_kafka, [OffsetRange(topic, 0, 0, len(sizes))])))
     read_sizes = [[len(value) for value in batch["value"].to_pylist()] for batch in batches]
     assert [size for batch in read_sizes for size in batch] == sizes
     assert all(sum(batch) <= 8 * 1024 * 1024 or len(batch) == 1 for batch in read_sizes)
@@ -200,7 +200,9 @@ def test_rows_of_a_batch_are_bounded(
     monkeypatch.setattr(range_reader, "ARROW_BATCH_ROWS_MAX", 100)
     fill(producer, topic, numbers(0, 1_050))
     fill(producer, topic, numbers(0, 1_050), 1)
-    batches = list(read_ranges(*seat(apache_kafka, [OffsetRange(topic, 0, 0, 1_050), OffsetRange(topic, 1, 0, 1_050)])))
+    batches = list(
+        read_with_librdkafka(*seat(apache_kafka, [OffsetRange(topic, 0, 0, 1_050), OffsetRange(topic, 1, 0, 1_050)]))
+    )
     assert max(batch.num_rows for batch in batches) <= 100
     assert sum(batch.num_rows for batch in batches) == 2_100
 
@@ -248,7 +250,7 @@ def test_a_topic_that_is_created_again_during_a_read_gives_no_row_of_the_later_o
     monkeypatch.setattr(range_reader, "ARROW_BATCH_ROWS_MAX", 40)
     fill(producer, topic, numbers(0, 100))
     planned = OffsetRange(topic, 0, 0, 300, unled_topic_id=hex_id(apache_kafka.admin, topic))
-    batches = read_ranges(*seat(apache_kafka, [planned], API_TIMEOUT_MS, failOnDataLoss="false"))
+    batches = read_with_librdkafka(*seat(apache_kafka, [planned], API_TIMEOUT_MS, failOnDataLoss="false"))
     rows = next(batches)["value"].to_pylist()
     recreate(apache_kafka, topic, numbers(500, 800))
     for batch in batches:
@@ -373,7 +375,7 @@ def test_aborted_records_that_keep_coming_do_not_hold_a_range_up(
     try:
         reads = seat(apache_kafka, [OffsetRange(topic, 0, 0, 8)], 20_000, **{"kafka.isolation.level": "read_committed"})
         for _ in range(3):
-            table = pa.Table.from_batches(read_ranges(*reads))
+            table = pa.Table.from_batches(read_with_librdkafka(*reads))
             assert table["offset"].to_pylist() == [0, 1, 2]
     finally:
         stop.set()
@@ -388,7 +390,7 @@ def timed_read(kafka: ApacheKafka, ranges: Sequence[OffsetRange], **librdkafka: 
     ranges, settings = seat(kafka, ranges, 30_000, **{"kafka.isolation.level": "read_committed"})
     settings = replace(settings, consumer_config={**settings.consumer_config, **librdkafka})
     started = time.monotonic()
-    offsets = [offset for batch in read_ranges(ranges, settings) for offset in batch["offset"].to_pylist()]
+    offsets = [offset for batch in read_with_librdkafka(ranges, settings) for offset in batch["offset"].to_pylist()]
     return offsets, time.monotonic() - started
 
 
@@ -465,14 +467,14 @@ def test_no_broker_is_an_error_within_the_bound() -> None:
     with pytest.raises(
         WireError, match=r"No record came for 1 s from t-0 .+librdkafka said last: .+advertised.listeners"
     ):
-        list(read_ranges([OffsetRange("t", 0, 0, 5)], settings))
+        list(read_with_librdkafka([OffsetRange("t", 0, 0, 5)], settings))
     assert time.monotonic() - started < 30, "without its bound, 5 minutes"
 
 
 def test_a_configuration_that_this_librdkafka_does_not_know_is_one_clear_error() -> None:
     settings = ReadSettings(consumer_config={"group.id": "g", "from.tomorrow": "1"})
     with pytest.raises(OptionError, match=r"from\.tomorrow"):
-        list(read_ranges([OffsetRange("t", 0, 0, 5)], settings))
+        list(read_with_librdkafka([OffsetRange("t", 0, 0, 5)], settings))
 
 
 # ---------------------------------------------------------------------------------------------- lifetime
@@ -481,7 +483,7 @@ def test_a_configuration_that_this_librdkafka_does_not_know_is_one_clear_error()
 def test_the_consumer_ends_with_the_read(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
     fill(producer, topic, numbers(0, 20_000))
     before = librdkafka_threads()
-    batches = read_ranges(*seat(apache_kafka, [OffsetRange(topic, 0, 0, 20_000)]))
+    batches = read_with_librdkafka(*seat(apache_kafka, [OffsetRange(topic, 0, 0, 20_000)]))
     assert librdkafka_threads() == before  # no thread starts before the first batch is asked for
     rows = next(batches).num_rows
     assert rows + sum(batch.num_rows for batch in batches) == 20_000
@@ -494,7 +496,7 @@ def test_the_consumer_ends_when_spark_stops_early(
     monkeypatch.setattr(range_reader, "ARROW_BATCH_ROWS_MAX", 100)
     fill(producer, topic, numbers(0, 20_000))
     before = librdkafka_threads()
-    batches = read_ranges(*seat(apache_kafka, [OffsetRange(topic, 0, 0, 20_000)]))
+    batches = read_with_librdkafka(*seat(apache_kafka, [OffsetRange(topic, 0, 0, 20_000)]))
     assert next(batches).num_rows <= 100
     assert librdkafka_threads() > before
     assert isinstance(batches, Generator)
@@ -524,7 +526,7 @@ def test_the_time_that_a_caller_takes_between_batches_is_no_stall(
         1_000,
         **{"kafka.fetch.message.max.bytes": "200", "kafka.queued.min.messages": "1"},
     )
-    batches, sizes = read_ranges(*reads, lambda: now_s), []
+    batches, sizes = read_with_librdkafka(*reads, lambda: now_s), []
     for batch in batches:
         sizes.append(batch.num_rows)
         now_s += 3_600  # Spark takes an hour for the batch
@@ -541,7 +543,7 @@ def test_the_collector_rests_among_records_and_works_for_the_caller(
         return sum(generation["collections"] for generation in gc.get_stats())
 
     fill(producer, topic, numbers(0, 50_000))
-    batches = read_ranges(*seat(apache_kafka, [OffsetRange(topic, 0, 0, 50_000)]))
+    batches = read_with_librdkafka(*seat(apache_kafka, [OffsetRange(topic, 0, 0, 50_000)]))
     first = next(batches)  # with the imports that it needs
     before, rows = collections(), first.num_rows
     for batch in batches:

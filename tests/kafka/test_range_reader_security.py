@@ -17,7 +17,7 @@ from harness.waiting import wait_for
 from pyspark_kgroup.executor.native import fetched_log
 from pyspark_kgroup.executor.read import range_reader
 from pyspark_kgroup.executor.read import reader as reader_of_all
-from pyspark_kgroup.executor.read.range_reader import read_ranges
+from pyspark_kgroup.executor.read.range_reader import read_with_librdkafka
 from pyspark_kgroup.offsets.checkpoint import EMPTY
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.columns import COLUMNS, spark_schema
@@ -67,7 +67,7 @@ def read(secured: "SecuredKafka", listener: str, topic: str, **properties: str) 
     config = parse(options(secured, listener, topic, "g", **properties)).consumer_config()
     settings = ReadSettings(consumer_config=config, stall_timeout_ms=30_000)
     planned = OffsetRange(topic, 0, 0, RECORDS, unled_topic_id=hex_id(secured.kafka.admin, topic))
-    return sum(batch.num_rows for batch in read_ranges([planned], settings))
+    return sum(batch.num_rows for batch in read_with_librdkafka([planned], settings))
 
 
 def test_driver_and_executor_log_in_and_their_fullest_log_holds_no_secret(
@@ -154,7 +154,7 @@ def test_a_read_goes_on_when_the_ca_that_it_lacks_comes_to_its_disk(
     config = parse(options(secured_kafka, "SSL", topic, "g", **{"ssl.ca.location": str(ca)})).consumer_config()
     settings = ReadSettings(consumer_config=config, stall_timeout_ms=30_000)
     reading = in_a_thread(
-        lambda: sum(b.num_rows for b in read_ranges([OffsetRange(topic, 0, 0, RECORDS)], settings)), "read"
+        lambda: sum(b.num_rows for b in read_with_librdkafka([OffsetRange(topic, 0, 0, RECORDS)], settings)), "read"
     )
     wait_for(lambda: "Trying again" in caplog.text, "the broker's certificate to be refused")
     ca.write_text("nothing yet")

@@ -9,7 +9,7 @@ import pytest
 from harness.kafka import produce
 from harness.waiting import wait_for
 
-from pyspark_kgroup.executor.read.range_reader import read_ranges
+from pyspark_kgroup.executor.read.range_reader import read_with_librdkafka
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from pyspark_kgroup.source import DefaultSource
@@ -26,7 +26,7 @@ def test_a_read_goes_on_where_it_was_after_an_outage(
     kafka = apache_kafka_factory()
     kafka.create_topic("large", partitions=1)
     produce(kafka.bootstrap_servers, "large", RECORDS, partitions=1, size=1_000)
-    reading = read_ranges([OffsetRange("large", 0, 0, RECORDS)], little_ahead(kafka.bootstrap_servers))
+    reading = read_with_librdkafka([OffsetRange("large", 0, 0, RECORDS)], little_ahead(kafka.bootstrap_servers))
     with caplog.at_level(logging.WARNING, "pyspark_kgroup.executor.read.range_reader"):
         offsets = next(reading)["offset"].to_pylist()
         kafka.nodes[0].kill()

@@ -1,4 +1,4 @@
-"""Tickets read through an executor's sidecar: the rows of `read_ranges`, mostly there before they are asked for."""
+"""Tickets read through an executor's sidecar: librdkafka's rows, mostly there before they are asked for."""
 
 import os
 import pickle
@@ -32,8 +32,8 @@ from harness.sidecars import (
 from harness.waiting import wait_for
 
 from pyspark_kgroup.errors import RegistryUnreachable, SeatRefused
-from pyspark_kgroup.executor.read.range_reader import read_ranges
-from pyspark_kgroup.executor.worker import registry_client
+from pyspark_kgroup.executor.read.range_reader import read_with_librdkafka
+from pyspark_kgroup.executor.worker import registry_client, ticket_reader
 from pyspark_kgroup.executor.worker.ticket_reader import Worker
 from pyspark_kgroup.shared.tickets import Executor, Mode, OffsetRange, TicketPayload
 from spark_kgroup.testing import ApacheKafka
@@ -69,7 +69,7 @@ def one_seat(apache_kafka: ApacheKafka, topic: str) -> Iterator[Query]:
 
 def directly(query: Query, first: int, end: int, *partitions: int) -> Rows:
     ranges = tuple(OffsetRange(query.topic, p, first, end) for p in partitions or range(PARTITIONS))
-    return sorted(rows_of(read_ranges(ranges, query.settings)))
+    return sorted(rows_of(read_with_librdkafka(ranges, query.settings)))
 
 
 def in_order(rows: Rows) -> bool:
@@ -353,6 +353,24 @@ def test_a_guest_goes_on_directly_when_the_home_ends_in_the_midst_of_a_read(shar
         rows += rows_of(reading)
         assert sorted(rows) == directly(sharing, 10, RECORDS)
         wait_for(lambda: sharing.registry.counts().direct_reads == 1, "the rest to be read directly", 10)
+
+
+def test_a_guest_that_finds_a_server_hung_reads_directly_and_the_home_replaces_the_server(
+    sharing: Query, executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ticket_reader, "SEAT_SERVER_SILENCE_MS", 1_000)
+    with sleeping_executor("2") as other:
+        guest = replace(other, warm=False)
+        sharing.run(executor, spans(0, 10))
+        (sidecar,) = sidecars_of(sharing, executor)
+        (server,) = seat_servers_of(sidecar)
+        os.kill(server, signal.SIGSTOP)
+        assert sorted(sharing.run(guest, spans(10, 100))) == directly(sharing, 10, 100)
+        wait_for(lambda: sharing.registry.counts().direct_reads == 1, "the read to be a direct one", 10)
+        await_gone([server])
+        sharing.run(executor, spans(100, 110))  # the home starts another server
+        assert sorted(sharing.run(guest, spans(110, 200))) == directly(sharing, 110, 200)
+        wait_for(lambda: sharing.registry.counts().network_reads == 1, "the new server to serve the guest", 10)
 
 
 def test_without_a_sidecar_the_worker_asks_and_reads_by_itself(

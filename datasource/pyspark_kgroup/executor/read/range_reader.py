@@ -88,7 +88,7 @@ _UNKNOWN: Final = frozenset(
 )
 
 
-def read_ranges(
+def read_with_librdkafka(
     ranges: Sequence[OffsetRange],
     settings: ReadSettings,
     clock_s: Callable[[], float] = time.monotonic,

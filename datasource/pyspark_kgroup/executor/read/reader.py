@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from pyspark_kgroup.executor.native.read_ranges import Left, read_natively
+from pyspark_kgroup.executor.native.read_natively import Left, read_natively
 from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 
 
 def read_ranges(ranges: Sequence[OffsetRange], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
-    """Read exactly these ranges: see `range_reader.read_ranges`, which reads on where the native reader stops.
+    """Read exactly these ranges: see `range_reader.read_with_librdkafka`, which reads on where the native reader stops.
 
     The native reader's reasons, and the time for which it has waited, are handed on, so that the user sees one error
     after one deadline.
@@ -27,6 +27,6 @@ def read_ranges(ranges: Sequence[OffsetRange], settings: ReadSettings) -> Iterat
         # Imported here: librdkafka's module brings asyncio with it, and mostly no ranges are left.
         from pyspark_kgroup.executor.read import range_reader
 
-        yield from range_reader.read_ranges(
+        yield from range_reader.read_with_librdkafka(
             left.ranges, settings, reasons=left.reasons, quiet_since_s=left.quiet_since_s
         )

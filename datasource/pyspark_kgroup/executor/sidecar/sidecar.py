@@ -251,13 +251,16 @@ class Sidecar:
             await query.answer(link, request)
 
     async def _answer_other(self, link: Link, message: QueryMessage) -> None:
-        """Answer a worker of another executor, which asks for a seat with its home here, or for the registry."""
-        if not isinstance(message, ReadAtHome | Hello) or (query := self._queries.get(message.query)) is None:
+        """Answer a worker of another executor, about a seat with its home here, or one that asks for the registry."""
+        if not isinstance(message, ReadAtHome | Hung | Hello) or (query := self._queries.get(message.query)) is None:
             raise ChannelEnded(f"A worker sent a {type(message).__name__}, which is no request to a sidecar.")
-        if isinstance(message, ReadAtHome):
-            await query.answer_other(link, message)
-        else:
-            await query.ask_for(link)
+        match message:
+            case ReadAtHome():
+                await query.answer_other(link, message)
+            case Hung():
+                query.report_hung(message.seat)
+            case Hello():
+                await query.ask_for(link)
 
 
 # -------------------------------------------------------------------------------------------------------- the process

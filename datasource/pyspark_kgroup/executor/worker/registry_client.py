@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -20,6 +21,7 @@ from pyspark_kgroup.shared.messages import (
     Bind,
     Bound,
     Hello,
+    Hung,
     NothingLeft,
     ReadAtHome,
     ReadFromServer,
@@ -85,9 +87,9 @@ class RegistryClient:
         """A connection that has shown the key. Raises as `channel.connect`."""
         return connect((self._host, self._port), self._key)
 
-    def ask_home(self, home: SidecarAddress | None, ticket: TicketPayload) -> tuple[ReadFromServer, Channel] | None:
-        """Ask a seat's home, on another executor, to serve a ticket's ranges. None if it does not, or there is none."""
-        if home is None or self._failures.has(_mark_name(home)):
+    def ask_sidecar_at_home(self, home: SidecarAddress, ticket: TicketPayload) -> tuple[ReadFromServer, Channel] | None:
+        """Ask the sidecar at a seat's home, on another executor, to serve a ticket's ranges. None if it does not."""
+        if self._failures.has(_mark_name(home)):
             return None
         try:
             channel = connect((home.host, home.port), self._key, home.server)
@@ -100,6 +102,13 @@ class RegistryClient:
             channel.close()
             return None
         return answer, channel
+
+    def report_hung(self, home: SidecarAddress, seat: str) -> None:
+        """Let the sidecar at a seat's home end the seat's server that hangs. The next read there starts another one."""
+        with suppress(ChannelEnded, KeyRefused):  # the next worker that finds it hung reports it
+            channel = connect((home.host, home.port), self._key, home.server)
+            channel.say(Hung(query=self._query, seat=seat))
+            channel.close()
 
     def _ways(self, sidecars: Sequence[SidecarAddress], *, all_of_them: bool) -> Sequence[SidecarAddress | None]:
         """The registry itself (None) and sidecars that ask it. Those that failed lately come last, or not at all."""

@@ -67,6 +67,7 @@ class SidecarClient:
             SidecarUnavailable: there can be none here, or none could be started a while ago.
             ChannelEnded: neither it nor its successor has answered.
         """
+        self.require_place()
         request = Read(
             query=self._query.access.query,
             scan=ticket.scan_id,
@@ -76,10 +77,14 @@ class SidecarClient:
             headers=ticket.settings.include_headers,
             timestamps=ticket.settings.include_timestamps,
         )
+        there = False
         tries, began_s = 0, time.monotonic()
         while tries < _TRIES or (tries < _TRIES_MAX and time.monotonic() - began_s < _CROWDED_S):
             tries += 1
             channel = self._connect()
+            there = channel is not None
+            if channel is None:
+                continue
             with suppress(ChannelEnded):  # the sidecar may end at that very moment
                 answer = channel.ask(request, SIDECAR_SILENCE_MS / 1000)
                 if isinstance(answer, SidecarAnswer):
@@ -88,7 +93,7 @@ class SidecarClient:
                     channel.close()
                     raise self._missing()
             channel.close()
-        raise ChannelEnded("Neither the sidecar nor its successor has answered.")
+        raise ChannelEnded("Neither the sidecar nor its successor has answered.") if there else self._missing()
 
     def report_hung(self, seat: str) -> None:
         """Let the sidecar end a seat's server that hangs. The next read starts another one."""
@@ -126,16 +131,12 @@ class SidecarClient:
         self._query.failures.add(NO_SIDECAR)
         return SidecarUnavailable(str(problem))
 
-    def _connect(self) -> Channel:
-        """A channel to the sidecar. Raises as `request`."""
-        self.require_place()
+    def _connect(self) -> Channel | None:
+        """As `connect_if_there`, but a place that is not this user's alone counts as a failed start."""
         try:
-            for _ in range(_TRIES_MAX):
-                if (channel := self.connect_if_there()) is not None:
-                    return channel
+            return self.connect_if_there()
         except OSError as problem:
             raise self.give_up(problem) from None
-        raise self._missing()
 
     def _missing(self) -> Exception:
         if self._query.failures.has(NO_SIDECAR):

@@ -1,11 +1,11 @@
-"""Reads tickets: from the seat's warm server if this executor is the seat's home, else directly.
+"""Reads tickets: from a server of the seat on this executor or at the seat's home, or else directly from brokers.
 
 Runs on: executor, in Spark's Python workers.
 
 `TicketReader.read` is the ladder of one read, and the modules beside it are its rungs. A worker asks its executor's
 sidecar (`sidecar_client`). Where there is none, the worker asks the registry on the driver (`registry_client`), and
-reads directly: slower, the same rows. Beside that it starts a sidecar for later reads (`sidecar_start`), without
-waiting for it.
+reads directly from brokers: slower, the same rows. Beside that it starts a sidecar for later reads (`sidecar_start`),
+without waiting for it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Worker:
         if ticket.registry is not None:
             batches = self._reader(ticket.registry).read(ticket)
         else:  # `prefetchBytes` 0, or a batch read
-            batches = _read_directly(_own_ranges(ticket), ticket.settings)
+            batches = _read_from_brokers(_own_ranges(ticket), ticket.settings)
         columns = list(ticket.settings.columns)
         return (batch.select(columns) for batch in batches) if columns else batches
 
@@ -136,15 +136,17 @@ class TicketReader:
             left: Sequence[OffsetRange] = ()  # other tickets read all, if the answer is `NothingLeft`
             match answer:
                 case ReadFromServer() if channel is not None:
-                    left = yield from self._receive(answer, channel, ticket.settings)
+                    on_hung = partial(self._sidecar.report_hung, answer.seat)
+                    left = yield from _receive(answer, channel, ticket.settings, on_hung)
                 case ReadDirectly() | Bound():
                     left = answer.ranges
-                    if (home := self._registry.ask_home(answer.home, ticket)) is not None:
-                        left = yield from self._receive(*home, ticket.settings)
+                    if (home := answer.home) and (reached := self._registry.ask_sidecar_at_home(home, ticket)):
+                        on_hung = partial(self._registry.report_hung, home, answer.seat)
+                        left = yield from _receive(*reached, ticket.settings, on_hung)
                 case None | Refused():
                     left = _own_ranges(ticket)
             sizes = ReadSizes({r.topic for r in left} if self._tells_sizes else ())
-            for batch in _read_directly(left, ticket.settings):
+            for batch in _read_from_brokers(left, ticket.settings):
                 sizes.add(batch)
                 yield batch
             # A server reports its own rows, so this report has only the rows that this process has read.
@@ -186,27 +188,30 @@ class TicketReader:
             self._sidecar_start.soon()
         return answered or (None, None)
 
-    def _receive(
-        self, answer: ReadFromServer, channel: Channel, settings: ReadSettings
-    ) -> Generator[pa.RecordBatch, None, Sequence[OffsetRange]]:
-        """The batches that the seat's server sends over the channel, which is closed then.
 
-        Returns:
-            The ranges that are left to read: none, unless the server broke off.
-        """
-        unread = {TopicPartition(r.topic, r.partition): r for r in answer.ranges}
-        try:
-            with closing(channel):
-                for batch in receive(channel.socket, settings.include_headers, SEAT_SERVER_SILENCE_MS / 1000):
-                    for partition, offset in last_offsets(batch).items():
-                        unread[partition] = unread[partition]._replace(start_offset=offset + 1)
-                    yield batch
-        except OSError as problem:
-            log.info("The server of seat %s broke off (%s): its worker goes on.", answer.seat, problem)
-            if isinstance(problem, TimeoutError):  # the end of a connection needs no report: the sidecar sees it, too
-                self._sidecar.report_hung(answer.seat)
-            return tuple(unread.values())
-        return ()
+def _receive(
+    answer: ReadFromServer, channel: Channel, settings: ReadSettings, on_hung: Callable[[], None]
+) -> Generator[pa.RecordBatch, None, Sequence[OffsetRange]]:
+    """The batches that the seat's server sends over the channel, which is closed then.
+
+    A server that is silent for too long is an `on_hung`. The end of a connection is none: its sidecar sees it, too.
+
+    Returns:
+        The ranges that are left to read: none, unless the server broke off.
+    """
+    unread = {TopicPartition(r.topic, r.partition): r for r in answer.ranges}
+    try:
+        with closing(channel):
+            for batch in receive(channel.socket, settings.include_headers, SEAT_SERVER_SILENCE_MS / 1000):
+                for partition, offset in last_offsets(batch).items():
+                    unread[partition] = unread[partition]._replace(start_offset=offset + 1)
+                yield batch
+    except OSError as problem:
+        log.info("The server of seat %s broke off (%s): its worker goes on.", answer.seat, problem)
+        if isinstance(problem, TimeoutError):
+            on_hung()
+        return tuple(unread.values())
+    return ()
 
 
 def _own_ranges(ticket: TicketPayload) -> Sequence[OffsetRange]:
@@ -216,7 +221,7 @@ def _own_ranges(ticket: TicketPayload) -> Sequence[OffsetRange]:
     return ticket.reads.ranges
 
 
-def _read_directly(ranges: Sequence[OffsetRange], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
+def _read_from_brokers(ranges: Sequence[OffsetRange], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
     """As `reader.read_ranges`, whose module is imported only if ranges are left to read."""
     if ranges:
         from pyspark_kgroup.executor.read.reader import read_ranges

@@ -42,7 +42,7 @@ def left(monkeypatch: pytest.MonkeyPatch, reasons_given: dict[TopicPartition, st
         nothing = arrow_schema(False).empty_table().to_batches()
         yield from nothing
 
-    monkeypatch.setattr(range_reader, "read_ranges", librdkafka)
+    monkeypatch.setattr(range_reader, "read_with_librdkafka", librdkafka)
     return asked
 
 

@@ -143,7 +143,7 @@ def test_a_read_has_the_cpu_before_the_sidecar_that_is_started_for_later_ones(
     monkeypatch.setenv("SPARK_REUSE_WORKER", reused)
     monkeypatch.setattr(os, "getppid", lambda: 1 if daemon else executor.pid)
     monkeypatch.setattr(sidecar_start_module, "SIDECAR_START_AFTER_MS", waits_ms)
-    monkeypatch.setattr(ticket_reader, "_read_directly", lambda *_: iter(BATCHES))
+    monkeypatch.setattr(ticket_reader, "_read_from_brokers", lambda *_: iter(BATCHES))
     reading = Worker(executor).read(query.plan(NO_RECORDS)[0])
     next(reading)
     if while_reading:

@@ -21,7 +21,7 @@ from pyspark_kgroup.executor.native import codecs, decode, fetched_log
 from pyspark_kgroup.executor.native import library as library_module
 from pyspark_kgroup.executor.native.broker_connection import Broker
 from pyspark_kgroup.executor.native.library import Loaded
-from pyspark_kgroup.executor.native.read_ranges import Left, read_natively
+from pyspark_kgroup.executor.native.read_natively import Left, read_natively
 from pyspark_kgroup.limits import FETCH_JOINED_BYTES_MAX
 from pyspark_kgroup.shared.arrow import arrow_schema
 from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings

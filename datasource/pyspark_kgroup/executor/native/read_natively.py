@@ -58,14 +58,14 @@ def read_natively(ranges: Sequence[OffsetRange], settings: ReadSettings) -> Gene
         settings: how to read them.
 
     Yields:
-        Batches as `range_reader.read_ranges` does.
+        Batches as `range_reader.read_with_librdkafka` does.
 
     Returns:
         The rest of the ranges.
 
     Raises:
         BrokerError: this user may not read a topic.
-        DataLoss: as `range_reader.read_ranges`.
+        DataLoss: as `range_reader.read_with_librdkafka`.
     """
     unread = {TopicPartition(r.topic, r.partition): r for r in ranges if r.start_offset < r.end_offset}
     if not unread:
