@@ -180,8 +180,8 @@ class PeerLane(Lane):
         if not event.early:
             self._watch_until(lambda: bool(peer.rows))
         self._watch_for(event.lasts_s)
-        peer.leave()
-        self._say(f"left in good order, {len(peer.rows):,} rows read")
+        how = "left in good order" if peer.leave() else "told to leave, and its client still waits"
+        self._say(f"{how}, {len(peer.rows):,} rows read")
 
 
 class ClusterLane(Lane):

@@ -44,8 +44,8 @@ class JavaPeer:
                 stderr=log,
             )
 
-    def leave(self) -> None:
-        """Commit, leave the group, end."""
+    def leave(self) -> bool:
+        """Commit, leave the group, end. Returns whether it has ended."""
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -53,9 +53,10 @@ class JavaPeer:
             code = self._process.wait(_LEAVE_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._fail(f"{self.name} did not end in {_LEAVE_TIMEOUT_S:.0f} s")
-            return
+            return False
         if code != 0:
             self._fail(f"{self.name} ended with {code}: {self._log.read_text(errors='replace')[-600:]}")
+        return True
 
     def _fail(self, words: str) -> None:
         self._failures.append(Failure(words, time.time()))

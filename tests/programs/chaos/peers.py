@@ -19,6 +19,7 @@ from spark_kgroup import model
 
 _COMMIT_EVERY_S: Final = 1.0
 _LAST_COMMIT_S: Final = 20.0
+_LEAVE_S: Final = 120.0
 _SESSION_TIMEOUT_MS: Final = 10_000
 _SETTINGS: Final = {
     "isolation.level": "read_committed",
@@ -61,11 +62,16 @@ class Peer:
     def start(self) -> None:
         self._strand.start()
 
-    def leave(self) -> None:
-        """Commit, leave the group, end."""
+    def leave(self) -> bool:
+        """Commit, leave the group, end. Returns whether it has ended.
+
+        librdkafka may wait in `close` without a bound while brokers come and go. No promise of ours speaks of that.
+        """
         self._leaving.set()
-        if (failure := self._strand.failure(120)) is not None:
+        failure = self._strand.failure(_LEAVE_S)
+        if failure is not None and self._strand.ended:
             self._failures.append(Failure(failure, time.time()))
+        return self._strand.ended
 
     def abandon(self) -> None:
         """It has no process to end: the thread ends with this process at the latest."""
@@ -73,7 +79,9 @@ class Peer:
 
     @property
     def evidence(self) -> PeerEvidence:
-        return PeerEvidence(name=self.name, rows=self.rows, exposed=self._exposed, failures=self._failures)
+        """One that has not ended has lost its membership meanwhile, with all records that it could not commit."""
+        exposed = self._exposed if self._strand.ended else [*self._exposed, *self._uncommitted(list(self._read_to))]
+        return PeerEvidence(name=self.name, rows=self.rows, exposed=exposed, failures=self._failures)
 
     def _run_to_the_end(self) -> None:
         try:
@@ -139,10 +147,15 @@ class Peer:
 
     def _part_with(self, partitions: Sequence[TopicPartition]) -> None:
         """No longer own `partitions`. Records of them that were read and not committed are exposed."""
-        for tp in self._read_of(partitions):
-            committed, read_to = self._committed.pop(tp), self._read_to.pop(tp)
-            if read_to > committed:
-                self._exposed.append(Span(tp, committed, read_to))
+        gone = self._read_of(partitions)
+        self._exposed += self._uncommitted(gone)
+        for tp in gone:
+            del self._committed[tp], self._read_to[tp]
+
+    def _uncommitted(self, partitions: Sequence[model.TopicPartition]) -> list[Span]:
+        """The records that were handed on, and that no acknowledged commit covers."""
+        spans = [Span(tp, self._committed[tp], self._read_to[tp]) for tp in partitions]
+        return [span for span in spans if span.end > span.first]
 
 
 def _delivered(message: Message) -> Delivered:

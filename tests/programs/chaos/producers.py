@@ -19,6 +19,7 @@ from chaos.strands import Strand
 _SETTINGS: Final = {
     "acks": "all",
     "enable.idempotence": True,
+    "max.in.flight": 1,  # with more, librdkafka may store a record twice when leaders change (its issue 4953)
     "linger.ms": 5,
     "topic.metadata.refresh.interval.ms": 2000,
 }

@@ -24,6 +24,11 @@ class Strand:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the strand's failure
             future.set_exception(error)
 
+    @property
+    def ended(self) -> bool:
+        """Whether its function has returned or failed."""
+        return self._future is not None and self._future.done()
+
     def failure(self, timeout_s: float) -> str | None:
         """Wait for its end. Returns its failure, or None if it had none or was never started."""
         if self._future is None:

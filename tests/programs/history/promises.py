@@ -106,13 +106,13 @@ def no_record_is_sunk_twice(history: History) -> Iterator[Violation]:
 
 def rows_are_in_order(history: History) -> Iterator[Violation]:
     """In each partition a batch holds later records than the batch before, and each of its files ascending ones."""
-    order = {(r.topic, r.partition, r.value): at for at, r in enumerate(history.stored)}
+    order = {(r.topic, r.partition, r.offset, r.value): at for at, r in enumerate(history.stored)}
     files: dict[tuple[str, Log, int, str], list[Sunk]] = defaultdict(list)
     for row in history.sunk:
         files[row.reader, (row.topic, row.partition), row.batch, row.file].append(row)
     batches: dict[tuple[str, Log], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for (reader, log, batch, _), rows in files.items():
-        places = [order[*log, row.value] for row in rows if (*log, row.value) in order]
+        places = [order[key] for row in rows if (key := (*log, row.offset, row.value)) in order]
         if any(after < before for before, after in pairwise(places)):
             yield Violation(_at(reader, log), f"a file of batch {batch} is not in the order of the log")
         batches[reader, log][batch] += places
@@ -128,9 +128,11 @@ def rows_are_in_order(history: History) -> Iterator[Violation]:
 
 def no_record_is_lost(history: History) -> Iterator[Violation]:
     """Every committed record is read by a member of the group."""
-    seen = {(row.topic, row.partition, row.value) for row in history.deliveries}
+    seen = {(row.topic, row.partition, row.offset, row.value) for row in history.deliveries}
     missing = [
-        ((r.topic, r.partition), r.offset) for r in history.stored if (r.topic, r.partition, r.value) not in seen
+        ((r.topic, r.partition), r.offset)
+        for r in history.stored
+        if (r.topic, r.partition, r.offset, r.value) not in seen
     ]
     for stretch in stretches(missing):
         yield Violation(_name(stretch.log), f"offsets {stretch} were read by no member")

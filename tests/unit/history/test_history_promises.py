@@ -98,6 +98,18 @@ PLANTED: dict[str, tuple[dict[str, Any], list[str]]] = {
         },
         ["acknowledged records are stored"],
     ),
+    "two records are in the log twice, and each of their four places is read": (
+        {
+            "stored": [*SOUND.stored, *[Stored(TOPIC, 0, COUNT + at, value(18 + at)) for at in (0, 1)]],
+            "sunk": [
+                *SOUND.sunk,
+                *[Sunk("main", TOPIC, 0, COUNT + at, value(18 + at), 2, "part-0", 22.0) for at in (0, 1)],
+            ],
+            "committed": [*SOUND.committed, commit(COUNT + 2, 23.0)],
+            "logend": [LogEnd(TOPIC, 0, COUNT + 2)],
+        },
+        ["acknowledged records are stored", "records are stored as sent"],
+    ),
     "no producer sent what is in the log": (
         {"produced": produced(OFFSETS[:-1])},
         ["records are stored as sent"],
