@@ -3,8 +3,9 @@
 Runs on: driver, in the user's own process (`listener`), with Spark Connect in the client.
 
 Only a query of which every source has an end can come to one. The progress of an idle trigger tells that it has: then
-the last positions are durable and committed to the group. No batch may be left that could tell it: a query may be
-started anew when all is read, and by timestamp it may show only later that the last record was the last one.
+the last positions are durable and committed to the group. The progress of a batch could not tell it, since the end may
+be found when no batch is left: after a restart with all records read, or where a stop by timestamp is found only after
+the last record was read.
 """
 
 from __future__ import annotations

@@ -44,20 +44,23 @@ class PartitionLine:
     """
 
     partition: TopicPartition
-    position: int | None
+    committed: int | None
     end: int | None
 
     @property
     def lag(self) -> int | None:
-        """Offsets not committed by the group yet, or None if it has no committed offset, or the end is not known."""
-        if self.end is None or self.position is None:
+        """How many offsets lie between the committed offset and the log's end. None if either is unknown."""
+        if self.end is None or self.committed is None:
             return None
-        return max(0, self.end - self.position)
+        return max(0, self.end - self.committed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberLines:
-    """One member and its partitions, with the note of its last commit if it is a seat of ours."""
+    """One member with its partitions.
+
+    `note` is the newest note among the member's own commits, or None, as for clients other than kgroup.
+    """
 
     member: DescribedMember
     note: SeatNote | None
@@ -144,7 +147,7 @@ def join_answers(
 
     def lines(partitions: Iterable[TopicPartition]) -> tuple[PartitionLine, ...]:
         return tuple(
-            PartitionLine(partition=tp, position=committed[tp].offset if tp in committed else None, end=ends.get(tp))
+            PartitionLine(partition=tp, committed=committed[tp].offset if tp in committed else None, end=ends.get(tp))
             for tp in sorted(partitions)
         )
 
@@ -211,7 +214,7 @@ def as_object(found: GroupLines) -> dict[str, Any]:
 
 def _line_object(line: PartitionLine) -> dict[str, Any]:
     topic, partition = line.partition
-    return {"topic": topic, "partition": partition, "position": line.position, "end": line.end, "lag": line.lag}
+    return {"topic": topic, "partition": partition, "position": line.committed, "end": line.end, "lag": line.lag}
 
 
 def _sum(lines: Iterable[PartitionLine]) -> int | None:
@@ -246,9 +249,9 @@ def write_tables(found: GroupLines) -> None:
         _add_member(members, each, epoch)
         name = each.member.instance_id or each.member.member_id
         for line in each.partitions:
-            add_row(partitions, *line.partition, name, line.position, line.end, line.lag)
+            add_row(partitions, *line.partition, name, line.committed, line.end, line.lag)
     for line in found.unowned:
-        add_row(partitions, *line.partition, None, line.position, line.end, line.lag)
+        add_row(partitions, *line.partition, None, line.committed, line.end, line.lag)
     for each_table in (members, partitions):
         if each_table.row_count:
             say()

@@ -397,7 +397,7 @@ class Actions(StateMachine[MemberConfig, State, Timer]):
     def _fail(self, error: GroupError) -> Effects:
         """End with an error that the user has to see: its message names the setting to change, and no retry follows.
 
-        A dynamic member leaves: no process comes back for its share, and the group would wait until its session ends.
+        A dynamic member leaves: no process comes back for it, and the group would wait until its session ends.
         Java's consumer leaves in close() (ConsumerCoordinator.close). A fenced member has no seat to leave.
         """
         # The member leaves under its present id, which the next line forgets.

@@ -39,12 +39,11 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncRequest:
-    """SyncGroupRequest v5: ask for our share of the generation that `identity` names.
+    """SyncGroupRequest v5: ask for this member's partitions in the generation of `identity`.
 
     Attributes:
         protocol: the assignor that the coordinator chose. The coordinator refuses another one (KIP-559).
-        assignments: the shares of all members, empty unless this member leads and assigns.
-
+        assignments: the partitions of every member. Empty unless this member is the leader and assigns.
     """
 
     identity: MemberIdentity

@@ -98,7 +98,7 @@ class Handlers(Actions):
         return self._act_on_error("JoinGroup", event.error, now_ms)
 
     def _enter_generation(self, event: contract.JoinResponse, now_ms: int) -> Effects:
-        """Be a member of the new generation: assign if we lead it, and ask for our share.
+        """Be a member of the new generation: assign if we lead it, and ask for our assignment.
 
         KIP-394, KIP-345: the member id in the answer is the one to use from now on. `rejoined` tells the runtime that
         the group was not rebalanced for us, so that no member has looked for partitions without an owner.

@@ -56,7 +56,7 @@ class State(Enum):
     """Leads a new generation. The assignor runs outside. Answers AssignmentComputed."""
 
     SYNCING = "syncing"
-    """Waits for its share of the assignment, which the coordinator parks until the leader's is there. Answers
+    """Waits for its assignment, which the coordinator parks until the leader's is there. Answers
     SyncResponse and, while the sync is parked, HeartbeatResponse."""
 
     STABLE = "stable"

@@ -239,7 +239,7 @@ class Group:
         return not self._watch.look_due and self._watch.held is None
 
     async def describe(self, timeout_ms: int | None = None) -> DescribedGroup:
-        """The whole group, members of other applications included.
+        """The whole group, members of other applications included. A group that does not exist has the state "Dead".
 
         Raises:
             WireError: the coordinator did not answer in time (by default `api_timeout_ms`), or refused.

@@ -1,4 +1,4 @@
-"""The watch over a group's assignment: partitions that came or went, and members whose share does not fit.
+"""The watch over a group's assignment: partitions that came or went, and members whose assignment does not fit.
 
 A coordinator reads neither subscriptions nor metadata. In Kafka's client the leader compares metadata with its
 knowledge when it assigned (ConsumerCoordinator.rejoinNeededOrPending), so a leader that came back, and any that is
@@ -105,7 +105,7 @@ class MetadataWatch:
         self._subscriptions = {} if rejoined else None
 
     def on_assigned(self) -> None:
-        """A member of ours has its share."""
+        """A member of ours has its assignment."""
         if self.look_due:
             self._wake.set()
 

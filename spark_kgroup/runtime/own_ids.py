@@ -67,7 +67,7 @@ class OwnIds:
         self._warned = False
 
     def on_assigned(self) -> None:
-        """A seat has its share, perhaps under a member id of the coordinator's."""
+        """A seat has its assignment, perhaps under a member id of the coordinator's."""
         self._assigned.set()
 
     async def run(self) -> None:
@@ -87,7 +87,7 @@ class OwnIds:
                 await self._pause(OWN_IDS_AGAIN_MS)
 
     async def _pause(self, longest_ms: int) -> None:
-        """Wait until a seat has its share, for `longest_ms` at most."""
+        """Wait until a seat has its assignment, for `longest_ms` at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(longest_ms / 1000):
                 await self._assigned.wait()

@@ -1,7 +1,7 @@
 """Whether our seats have reached their target assignments, under the consumer protocol.
 
 A newcomer is first assigned no partitions, or those that are free at once, and the coordinator computes targets later
-and all at once (group.consumer.assignment.interval.ms): a member that owns its assignment may be far from its share.
+and all at once (group.consumer.assignment.interval.ms): a member that owns its assignment may be far from its target.
 The group's description tells each member's target, so this is asked until all of them are reached. A seat that has news
 there heartbeats at once, and not at the end of its interval: seats of one process would else hand partitions over to
 each other at 5 s a step (group.consumer.heartbeat.interval.ms). Targets are computed while the coordinator answers some

@@ -66,7 +66,7 @@ class GroupView:
 
     @property
     def settled(self) -> bool:
-        """Every seat is settled in its share, all in the same generation."""
+        """Every seat is settled in its assignment, all in the same generation."""
         generations = {seat.identity.generation for seat in self.seats}
         known = self.shares_known and self.ids_decided
         return known and all(seat.settled for seat in self.seats) and len(generations) == 1

@@ -314,7 +314,7 @@ def test_a_guest_gets_from_the_home_the_records_that_were_fetched_ahead_there(
     sharing: Query, executor: Executor
 ) -> None:
     with sleeping_executor("2") as other:
-        guest = replace(other, warm=False)
+        guest = replace(other, has_sidecar=False)
         assert sorted(sharing.run(executor, spans(0, 500))) == directly(sharing, 0, 500)
         for first in (500, 1_000, 1_500):
             before = ready(sharing)
@@ -346,7 +346,7 @@ def test_a_guest_goes_on_directly_when_the_home_ends_in_the_midst_of_a_read(shar
         (sidecar,) = sidecars_of(sharing, executor)
         servers = seat_servers_of(sidecar)
         (ticket,) = sharing.plan(dict.fromkeys(range(PARTITIONS), (10, RECORDS)))
-        reading = Worker(replace(other, warm=False)).read(ticket)
+        reading = Worker(replace(other, has_sidecar=False)).read(ticket)
         rows = rows_of([next(reading)])
         kill(sidecar)
         await_gone([sidecar, *servers])
@@ -360,7 +360,7 @@ def test_a_guest_that_finds_a_server_hung_reads_directly_and_the_home_replaces_t
 ) -> None:
     monkeypatch.setattr(ticket_reader, "SEAT_SERVER_SILENCE_MS", 1_000)
     with sleeping_executor("2") as other:
-        guest = replace(other, warm=False)
+        guest = replace(other, has_sidecar=False)
         sharing.run(executor, spans(0, 10))
         (sidecar,) = sidecars_of(sharing, executor)
         (server,) = seat_servers_of(sidecar)
@@ -376,7 +376,7 @@ def test_a_guest_that_finds_a_server_hung_reads_directly_and_the_home_replaces_t
 def test_without_a_sidecar_the_worker_asks_and_reads_by_itself(
     query: Query, executor: Executor, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cold = replace(executor, warm=False)
+    cold = replace(executor, has_sidecar=False)
     for first in (0, 100, 200):
         assert sorted(query.run(cold, spans(first, first + 100))) == directly(query, first, first + 100)
     assert query.plan(spans(300, 400))[0].mode is Mode.FIXED, "nobody has a home"

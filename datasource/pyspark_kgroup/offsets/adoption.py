@@ -4,15 +4,16 @@ Runs on: driver. Pure.
 
 1. Owned without a break since the checkpoint was written: where the checkpoint stands. The committed offset plays no
    part. Such a partition is not adopted anew, and `adopted_start` is not asked.
-2. Else, if the checkpoint has a position for it: that position, unless *another writer* (another application, or an
-   administrator, see `Writer`) has committed a further offset: then that offset. A further offset that this application
-   committed itself means that the checkpoint was set back (restored, its newest batches deleted). The checkpoint
-   decides which offsets a batch has, so reading starts at its position, with a warning, and the group's offset is set
-   back, too, unless a later run committed it (`Writer.SUCCESSOR`). That is not so for a position that the checkpoint's
-   writer never owned (`Checkpoint.inherited`): it is another query's, as where two sources of a query changed places
-   and change back. Then a further committed offset counts, by any writer.
-3. Else, if the group has a committed offset: there. For a partition that was given up, a further offset that this
-   application committed itself means that the checkpoint was set back, as in 2.
+2. Else, if the checkpoint has a position for it, the group's committed offset decides:
+   - It is not beyond that position: start at the position.
+   - It is beyond, and *another writer* committed it (another application or an administrator, see `Writer`), or the
+     position is inherited (`Checkpoint.inherited`: another query's, as where two sources of a query change places and
+     change back): start at the group's offset.
+   - It is beyond, and this application committed it: the checkpoint was set back (restored, its newest batches
+     deleted). The checkpoint decides which offsets a batch has, so reading starts at its position, with a warning, and
+     the group's offset is set back, too, unless a later run committed it (`Writer.SUCCESSOR`).
+3. Else, if the group has a committed offset: there. For a partition that was given up the third case of 2 holds, too:
+   it was given up at a position, and this application committed an offset beyond it.
 4. Else: a partition that existed when this checkpoint first saw its topic starts where `startingOffsets` says
    (`committed`: where `kafka.auto.offset.reset` says). A later partition, or one of a later topic, starts at its
    earliest offset. One that was given up starts where it was given up.

@@ -25,8 +25,9 @@ each batch and keeps hundreds of them: so a partition takes some 14 bytes, and n
 
 `released`, here `Checkpoint.lost`, remembers how far this query had read a partition whose ownership ended without an
 acknowledged commit, so that its return reads no record twice. The key is older than that name.
-`given_up` says where a partition was given up after its commit: the group's committed offset is its memory. If this
-query itself went on from there later, this checkpoint was set back. Releases up to 0.1.0 did not write `given_up`.
+`given_up` is the position at which a partition was given up, after its commit. If the partition returns, the group's
+committed offset counts. If that offset is beyond the position and this query committed it, this checkpoint was set
+back. Releases up to 0.1.0 did not write `given_up`.
 `inherited` has those partitions of both that the writer never owned: they are of another query, whose checkpoint it
 continued.
 `unstarted` are partitions that start where an explicit `startingOffsets` says, when a leader answers for them (their

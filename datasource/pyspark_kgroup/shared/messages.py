@@ -423,11 +423,11 @@ def to_json(message: QueryMessage) -> JsonObject:
 
 
 def parse(raw: Mapping[str, Any]) -> QueryMessage:
-    """The message that came as `raw`.
+    """Turn a JSON object into the message that it encodes.
 
     Raises:
-        ChannelEnded: it is none of those above, or a field is missing, unknown or of another type. A peer of this
-            version never sends such a message: its connection is to be ended.
+        ChannelEnded: `op` names no type of `QueryMessage`, or a field is missing, unknown, of another type, or not
+            valid. No peer of this version sends such a message, so the caller ends the connection.
     """
     op = raw.get("op")
     type_ = _TYPES.get(op) if isinstance(op, str) else None

@@ -121,7 +121,7 @@ class Executor:
         executor_id: Spark's ("driver" in local mode), "" if unknown.
         pid: of the JVM.
         rack: where it is, by its environment, or "" if that does not say.
-        warm: whether it has a sidecar. If not, its workers read directly and it is never a home.
+        has_sidecar: whether it may have one. If not, its workers read directly and it is never a home.
         cores: how many tasks it runs at once, by the arguments of its JVM and `spark.task.cpus`, or 0 if it is unknown.
     """
 
@@ -130,7 +130,7 @@ class Executor:
     host: str
     pid: int
     rack: str = ""
-    warm: bool = True
+    has_sidecar: bool = True
     cores: int = 0
 
 

@@ -44,7 +44,10 @@ class CredentialFiles:
         return before != self._seen
 
     def describe(self) -> str:
-        """Each file with the time of its last change, for an error message. Empty if there are no files."""
+        """The name, path and time of last change of each file, or that it cannot be read, for an error message.
+
+        Empty if there are no files.
+        """
         looks = zip(self._locations.items(), self._stat_files(), strict=True)
         return ", ".join(f"{name} ({path!r}) {_changed_at(look)}" for (name, path), look in looks)
 

@@ -320,7 +320,7 @@ class Channels:
         return {"op": "hello", "query": "q", "executor": self._executor(key), "sidecar": True, "address": address}
 
     def _executor(self, key: str) -> Message:
-        fields = {"key": key, "executor_id": "1", "host": "h", "pid": 1, "warm": True, "rack": "", "cores": 4}
+        fields = {"key": key, "executor_id": "1", "host": "h", "pid": 1, "has_sidecar": True, "rack": "", "cores": 4}
         return {name: self._maker._odd_json(value) for name, value in fields.items()} if key != "honest" else fields
 
     def _meet(self) -> None:

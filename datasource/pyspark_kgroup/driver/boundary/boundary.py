@@ -112,7 +112,10 @@ class Boundary:
         return self._steps.settling.settled_once
 
     def let_leave(self, instance_ids: Collection[str]) -> None:
-        """Let these seats leave at the first boundary where the group is at rest and has their positions."""
+        """Ask these seats, and no others, to leave the group. An empty collection withdraws an earlier request.
+
+        They leave at the first boundary where the group is at rest and has acknowledged their positions.
+        """
         self._steps.scale_down.leaving = frozenset(instance_ids)
 
     def commit_durable(self, end: Checkpoint) -> None:

@@ -1,4 +1,4 @@
-"""Waiting until the group is at rest: at each trigger until that has succeeded once, and at each one of AvailableNow.
+"""Waits until the group is at rest: a stream at each trigger until it has been so once, AvailableNow at each boundary.
 
 Runs on: driver.
 

@@ -1,4 +1,4 @@
-"""The executors of one query, as far as they tell its registry, which a query may have none of.
+"""What a query knows of its executors, through its registry. A query without a registry knows nothing of them.
 
 Runs on: driver, in the stream-reader process.
 """

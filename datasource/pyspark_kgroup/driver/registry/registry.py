@@ -1,9 +1,10 @@
 """The registry: which executor reads which seat, where its sidecar is, and what the tickets of each scan read.
 
-Runs on: driver, in the stream-reader process. `seats` decides, `requests` answers executors, `server` has the sockets.
+Runs on: driver, in the stream-reader process. `seat_bindings` decides, `requests` answers executors, `server` has the
+sockets.
 
-Spark's thread plans scans, the server's thread binds tickets: both hold the lock while `seats` decides, and act after
-that.
+Spark's thread plans scans, the server's thread binds tickets: both hold the lock while `seat_bindings` decides, and act
+after that.
 """
 
 from __future__ import annotations
@@ -56,19 +57,21 @@ class _Planned:
 
 
 class Registry:
-    """The seats of one query, for the executors that read them. Thread-safe, but for `sizes` and counts.
+    """Which executor reads which seat of one query, and which ranges each ticket reads.
 
-    Spark's thread plans, resizes and asks. The group's thread asks for homes, when seats join and commit. The server's
-    thread binds tickets and hears of sidecars and reads: no other thread changes the counts, or `sizes` once it runs.
+    Three threads call its methods, and the lock guards all but `sizes` and the counts. Spark's thread plans scans,
+    changes the seats, and reads homes and slots. The group's thread reads homes when a seat joins or commits. The
+    server's thread binds tickets and records sidecars and finished reads: it alone changes the counts, and `sizes` once
+    the server runs.
 
     Args:
         all_seats: instance ids.
-        homes_serve_others: whether a worker on another executor than a seat's home reads from there.
+        homes_serve_others: whether the sidecar at a seat's home also serves workers of other executors.
         clock: in milliseconds, and it goes on while the process is stopped.
 
     Attributes:
         homes_serve_others: as given.
-        query: names this run of the query, for its tickets.
+        query: the id of this run of the query, which its tickets carry.
         sizes: how large the records are that executors have read.
     """
 

@@ -8,8 +8,9 @@ executor is home to which seat, and `LiveExecutors` which executors come into qu
 
 1. Each seat of a scan, or each piece of its share if that is divided, is bound to exactly one of its tickets, for good.
 2. A home moves for one of two reasons. First, its executor is gone or gets no tasks any more. Second, another executor
-   has fewer seats than its even share. For the second reason there are never more moves than an even spread needs, and
-   the seats that moved last go first. So when a lost executor is replaced, exactly its own seats have moved in the end.
+   has fewer seats than an even spread gives it. For the second reason there are never more moves than an even spread
+   needs, and the seats that moved last go first. So when a lost executor is replaced, exactly its own seats have moved
+   in the end.
 3. A seat that is read away from its home (a *guest read*) keeps its home.
 """
 
@@ -193,10 +194,14 @@ class LiveExecutors:
         return was_away
 
     def on_batch(self, reported: int) -> list[str]:
-        """A batch begins. Of the last one `reported` tickets were asked for.
+        """Begin a batch, and find executors that get no tasks any more.
+
+        Args:
+            reported: how many tickets of the last batch executors have asked for.
 
         Returns:
-            Executors that are away from now on: they asked for no tickets, while others did.
+            Executors that are away from now on. By an even spread each has missed `MISSED_TICKETS_MAX` tickets since it
+            last asked for one, over `MISSED_BATCHES_MIN` batches or more. The only executor with tasks is never away.
         """
         live, asked, self._asked = self.with_tasks(), self._asked, set()
         away = []
@@ -313,13 +318,13 @@ class SeatHomes:
             del self._held[executor]
 
     def due_to(self, executor: Executor) -> Iterable[str]:
-        """The seats that may move to `executor`: none unless it is below its even share.
+        """The seats that may move to `executor`: none unless it has fewer than an even spread gives it.
 
-        An executor with exactly its share gets seats only where they do not divide evenly: another executor has two
-        more than it, and executors below the share cannot take them all.
+        An executor with exactly that many gets seats only where they do not divide evenly: another executor has two
+        more than it, and executors below that number cannot take them all.
         """
         due = self.moves_due()
-        more = len(self._held[executor.key]) - self._share()
+        more = len(self._held[executor.key]) - self._even_seats()
         return due if more < 0 or (more == 0 and len(due) > self._lacking()) else ()
 
     def moves_due(self) -> dict[str, None]:
@@ -330,9 +335,9 @@ class SeatHomes:
         """
         if self._due is not None:
             return self._due
-        share = self._share()
+        even = self._even_seats()
         held = [list(self._held[key]) for key in self._live.with_tasks()]
-        too_many = sum(max(0, len(seats) - share - 1) for seats in held)
+        too_many = sum(max(0, len(seats) - even - 1) for seats in held)
         donors = [(-len(seats), -self._homes[seats[-1]].move, seats) for seats in held if seats]
         heapq.heapify(donors)
         due: dict[str, None] = {}
@@ -344,14 +349,14 @@ class SeatHomes:
         self._due = due
         return due
 
-    def _share(self) -> int:
+    def _even_seats(self) -> int:
         """Seats that each live executor has if they are spread evenly. Some have one more."""
         return len(self.all_seats) // len(self._live.with_tasks())
 
     def _lacking(self) -> int:
-        """How many seats must move so that no executor has less than the even share. Free ones need no move."""
-        share = self._share()
-        return max(0, sum(max(0, share - len(self._held[key])) for key in self._live.with_tasks()) - len(self.free))
+        """How many seats, beside free ones, must move so that no executor has fewer than an even spread gives it."""
+        even = self._even_seats()
+        return max(0, sum(max(0, even - len(self._held[key])) for key in self._live.with_tasks()) - len(self.free))
 
 
 class SeatBindings:
@@ -518,7 +523,7 @@ class SeatBindings:
             self.homes.on_executor_back(key)
 
     def _may_be_home(self, executor: Executor) -> bool:
-        return executor.warm and executor.key in self.live
+        return executor.has_sidecar and executor.key in self.live
 
     # ------------------------------------------------------------------------------------------- late binding
 
@@ -530,7 +535,7 @@ class SeatBindings:
 
         1. A seat whose home is this executor, longest held first: those held last may have to move.
         2. A seat without a home, or whose home is gone.
-        3. If this executor is below its even share: a seat that is due to move, which moves here.
+        3. If this executor has fewer seats than an even spread gives it: a seat that is due to move, which moves here.
         4. None, while more tickets are unbound than pieces are unread, unless this is ticket 0.
         5. As a guest: of the executor that has most left to read, the seat that it would read last.
         """

@@ -1,4 +1,4 @@
-"""What is found out once, before a query's seats join: how many they are, whose JVM this is, whose checkpoint.
+"""Finds out before a query's seats join: how many they are, whose JVM this is, which query wrote the checkpoint.
 
 Runs on: driver.
 """

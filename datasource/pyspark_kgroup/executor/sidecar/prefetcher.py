@@ -72,7 +72,7 @@ class Prefetcher:
 
     Args:
         ahead: of the seat.
-        share: how many bytes the seat may hold ahead by now.
+        quota: how many bytes the seat may hold ahead by now.
         library: the decoder.
         settings: how to fetch.
         security: TLS and SASL.
@@ -83,7 +83,7 @@ class Prefetcher:
     def __init__(
         self,
         ahead: PrefetchBuffer,
-        share: Callable[[], int],
+        quota: Callable[[], int],
         library: CDLL,
         settings: FetchSettings,
         security: ConnectionSecurity,
@@ -92,7 +92,7 @@ class Prefetcher:
         include_timestamps: bool = True,
     ) -> None:
         self._ahead = ahead
-        self._share = share
+        self._quota = quota
         self._library = library
         self._bytes_max = settings.bytes_max
         self._wanted = {"include_headers": include_headers, "include_timestamps": include_timestamps}
@@ -199,7 +199,7 @@ class Prefetcher:
 
     def _room(self) -> int:
         """Bytes that may still be held ahead. Undecoded records count as large as they may become."""
-        return self._share() - self._ahead.bytes - int(self._undecoded_bytes * self._growth)
+        return self._quota() - self._ahead.bytes - int(self._undecoded_bytes * self._growth)
 
     def _divide_room(self, room: int) -> int:
         """How many bytes each broker may answer, so that all answers fit. One record batch comes whole."""

@@ -51,7 +51,7 @@ class PrefetchQuota:
 
     def __init__(self, descriptor: int | None = None) -> None:
         # A descriptor can be sent to a process that was forked before this query came. An anonymous mapping cannot.
-        self.descriptor = os.memfd_create("kgroup share") if descriptor is None else descriptor
+        self.descriptor = os.memfd_create("kgroup quota") if descriptor is None else descriptor
         if descriptor is None:
             os.ftruncate(self.descriptor, _SIZE.size)
         self._memory = mmap.mmap(self.descriptor, _SIZE.size)
@@ -133,7 +133,7 @@ class SeatProcesses:
         self._count = count
         self._processes: list[Process] = []
 
-    def start_server(self, seat: str, share: PrefetchQuota, settings: ReadSettings) -> Server:
+    def start_server(self, seat: str, quota: PrefetchQuota, settings: ReadSettings) -> Server:
         """A new server for a seat.
 
         Raises:
@@ -152,7 +152,7 @@ class SeatProcesses:
             with theirs:
                 data = frame(to_json(host))
                 # A stream socket may take a part of the message only. The descriptors travel with its first byte.
-                sent = socket.send_fds(process.control, [data], [theirs.fileno(), share.descriptor])
+                sent = socket.send_fds(process.control, [data], [theirs.fileno(), quota.descriptor])
                 process.control.sendall(data[sent:])
         except (OSError, ChannelEnded) as problem:  # it has been stopped, or was killed
             ours.close()
@@ -237,11 +237,11 @@ def _host_seats(control: socket.socket) -> None:
             host = parse(message)
             if not isinstance(host, StartSeatServer) or len(descriptors) < 2:
                 raise ChannelEnded(f"The sidecar sent a {type(host).__name__} where it names a new seat.")
-            seat, share = socket.socket(fileno=descriptors.pop(0)), PrefetchQuota(descriptors.pop(0))
-            threading.Thread(target=_serve, args=(host, seat, share), name=f"seat {host.seat}", daemon=True).start()
+            seat, quota = socket.socket(fileno=descriptors.pop(0)), PrefetchQuota(descriptors.pop(0))
+            threading.Thread(target=_serve, args=(host, seat, quota), name=f"seat {host.seat}", daemon=True).start()
 
 
-def _serve(host: StartSeatServer, control: socket.socket, share: PrefetchQuota) -> None:
+def _serve(host: StartSeatServer, control: socket.socket, quota: PrefetchQuota) -> None:
     """Be the server of one seat, until the sidecar hangs up or the seat cannot be fetched natively."""
     _name_thread(f"seat {host.seat}"[-15:])  # Linux keeps 15 bytes, and a seat's number is at the end
     settings = ReadSettings(
@@ -253,7 +253,7 @@ def _serve(host: StartSeatServer, control: socket.socket, share: PrefetchQuota) 
     can_start = False
     try:
         control.setblocking(True)
-        prefetcher = make_prefetcher(ahead, share.get, settings)
+        prefetcher = make_prefetcher(ahead, quota.get, settings)
         can_start = True
         try:
             SeatServer(control, ahead, prefetcher).run()
@@ -273,7 +273,7 @@ def _serve(host: StartSeatServer, control: socket.socket, share: PrefetchQuota) 
         log.debug("it ends", exc_info=True)
     finally:
         control.close()  # so that the sidecar knows
-        share.close()
+        quota.close()
         # The process may live on for other seats: this seat's memory goes back to the system now.
         del ahead
         pa.default_memory_pool().release_unused()

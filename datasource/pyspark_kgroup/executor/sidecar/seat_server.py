@@ -40,12 +40,12 @@ _SLOW_S: Final = 1.0
 """How long rows may be kept back until a batch is full: the worker must not take us for dead."""
 
 
-def make_prefetcher(ahead: PrefetchBuffer, share: Callable[[], int], settings: ReadSettings) -> Prefetcher:
+def make_prefetcher(ahead: PrefetchBuffer, quota: Callable[[], int], settings: ReadSettings) -> Prefetcher:
     """The prefetcher of a seat that is read with these settings.
 
     Args:
         ahead: the buffer that it fills.
-        share: how many bytes the seat may hold ahead by now.
+        quota: how many bytes the seat may hold ahead by now.
         settings: how to read.
 
     Raises:
@@ -53,7 +53,7 @@ def make_prefetcher(ahead: PrefetchBuffer, share: Callable[[], int], settings: R
     """
     return Prefetcher(
         ahead,
-        share,
+        quota,
         *native_reader_setup(settings),
         include_headers=settings.include_headers,
         include_timestamps=settings.include_timestamps,

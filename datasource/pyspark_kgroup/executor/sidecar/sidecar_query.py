@@ -89,7 +89,7 @@ class SidecarQuery:
         self._link = registry
         self._registry = RegistryLink(registry)
         self._processes = processes
-        self._share = PrefetchQuota()
+        self._quota = PrefetchQuota()
         self._servers: dict[str, Server] = {}
         self._rests_until_s: dict[str, float] = {}  # seats that cannot be fetched natively for now
         self._warned: set[str] = set()  # reasons without their numbers: an offset makes no other reason
@@ -129,7 +129,7 @@ class SidecarQuery:
         for name in list(self._servers):
             self._let_go(name)
         self._link.socket.close()
-        self._share.close()
+        self._quota.close()
 
     def _on_failure(self, problem: BaseException) -> None:
         if self._over.done():
@@ -259,14 +259,14 @@ class SidecarQuery:
         if self._over.done() or rests or request.reader != "native":
             return None
         if name not in self._servers:
-            self._divide(len(self._servers) + 1)  # BEFORE the server starts, since it looks at its share then
+            self._divide(len(self._servers) + 1)  # BEFORE the server starts, since it looks at its quota then
             settings = ReadSettings(
                 consumer_config=request.config,
                 include_headers=request.headers,
                 include_timestamps=request.timestamps,
             )
             try:
-                self._servers[name] = self._processes.start_server(name, self._share, settings)
+                self._servers[name] = self._processes.start_server(name, self._quota, settings)
             except OSError as problem:
                 log.warning("There is no server for seat %s: its workers read directly. %s", name, problem)
                 return None
@@ -276,7 +276,7 @@ class SidecarQuery:
 
     def _divide(self, seats: int) -> None:
         """Let each of so many seats hold an equal part of the bytes."""
-        self._share.set(self._prefetch_bytes // max(1, seats))
+        self._quota.set(self._prefetch_bytes // max(1, seats))
 
     async def _follow(self, name: str, server: Server) -> None:
         """Take the reports of a seat's server on its reads, until it ends."""

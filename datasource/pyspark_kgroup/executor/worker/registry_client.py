@@ -49,7 +49,7 @@ class RegistryClient:
         self._host = query.access.host or _driver_host()
         self._port = query.access.port
         self._failures = query.failures
-        self._asking = replace(query.executor, warm=False)  # its worker reads directly, or asks a seat's home
+        self._asking = replace(query.executor, has_sidecar=False)  # its worker reads directly, or asks a seat's home
 
     def bind(self, ticket: TicketPayload) -> tuple[RegistryAnswer, Channel] | None:
         """Ask which ranges a ticket reads: the registry itself, or the sidecars that the ticket names, which ask it.

@@ -120,7 +120,7 @@ class SidecarClient:
     def require_place(self) -> SidecarDir:
         """Where the sidecar is on disk. Raises SidecarUnavailable if this executor cannot have one."""
         place = self._query.place
-        if place is None or not self._query.executor.warm or not hasattr(os, "pidfd_open"):
+        if place is None or not self._query.executor.has_sidecar or not hasattr(os, "pidfd_open"):
             raise SidecarUnavailable(
                 "This platform does not say whose worker a process is, and when that executor ends."
             )

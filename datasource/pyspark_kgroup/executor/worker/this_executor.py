@@ -50,7 +50,9 @@ def this_executor(task_cpus: int = 1) -> Executor:
             pid = _read_parent(pid)
     except OSError as problem:  # no /proc here
         log.debug("this process's executor is unknown: %s", problem)
-    return Executor(key=f"{host}:{os.getppid()}", executor_id="", host=host, pid=os.getppid(), rack=rack, warm=False)
+    return Executor(
+        key=f"{host}:{os.getppid()}", executor_id="", host=host, pid=os.getppid(), rack=rack, has_sidecar=False
+    )
 
 
 def settings_for_rack(executor: Executor, settings: ReadSettings) -> ReadSettings:

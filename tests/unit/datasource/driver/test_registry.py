@@ -38,8 +38,16 @@ SEATS = ("g-0", "g-1")
 Dial = Callable[[], Channel]
 
 
-def executor(name: str, *, warm: bool = True) -> Message:
-    return {"key": f"{name}/1/1", "executor_id": name, "host": "here", "pid": 1, "warm": warm, "rack": "", "cores": 0}
+def executor(name: str, *, has_sidecar: bool = True) -> Message:
+    return {
+        "key": f"{name}/1/1",
+        "executor_id": name,
+        "host": "here",
+        "pid": 1,
+        "has_sidecar": has_sidecar,
+        "rack": "",
+        "cores": 0,
+    }
 
 
 def ask(channel: Channel, op: str, **fields: Any) -> Message:
@@ -158,11 +166,11 @@ def test_an_unknown_scan_is_refused_in_words_and_the_connection_goes_on(registry
 def test_a_worker_without_a_sidecar_reads_but_is_no_home(registry: Registry, dial: Dial) -> None:
     scan = plan(registry, 0)
     channel = dial()
-    assert ask(channel, "hello", executor=executor("2", warm=False), sidecar=False) == {
+    assert ask(channel, "hello", executor=executor("2", has_sidecar=False), sidecar=False) == {
         "op": "welcome",
         "serves_others": False,
     }
-    answer = ask(channel, "bind", scan=scan.scan_id, ticket=0, executor=executor("2", warm=False))
+    answer = ask(channel, "bind", scan=scan.scan_id, ticket=0, executor=executor("2", has_sidecar=False))
     assert (answer["seat"], answer["at_home"]) == ("g-0", False)
     assert homes(registry) == {}
 

@@ -30,7 +30,7 @@ EXECUTOR: Message = {
     "executor_id": "1",
     "host": "here",
     "pid": 1,
-    "warm": True,
+    "has_sidecar": True,
     "rack": "",
     "cores": 0,
 }

@@ -15,12 +15,12 @@ from pyspark_kgroup.limits import MISSED_BATCHES_MIN, PAST_RANGES_MAX, SCANS_MAX
 from pyspark_kgroup.shared.tickets import Executor, Mode
 
 
-def executor(name: str, *, warm: bool = True) -> Executor:
-    return Executor(key=f"{name}@host", executor_id=name, host="host", pid=1, warm=warm)
+def executor(name: str, *, has_sidecar: bool = True) -> Executor:
+    return Executor(key=f"{name}@host", executor_id=name, host="host", pid=1, has_sidecar=has_sidecar)
 
 
 A, B, C, D, E = (executor(name) for name in "ABCDE")
-COLD = executor("cold", warm=False)
+COLD = executor("cold", has_sidecar=False)
 
 
 def names(count: int) -> list[str]:
@@ -583,7 +583,7 @@ class TestWithoutSidecar:
     def test_a_worker_that_cannot_reach_its_executors_sidecar_is_a_guest(self) -> None:
         seats = settled(2, A, B)
         scan = seats.plan("2", names(2))
-        alone = executor("A", warm=False)
+        alone = executor("A", has_sidecar=False)
         assert seats.bind(scan.scan_id, 0, alone, 0).at_home is False
         assert homes(seats) == {"s-0": "A", "s-1": "B"}
 

@@ -190,7 +190,7 @@ class SeatWorld:
     def bind(self, task: Task, who: Executor) -> Binding:
         alone = self.rng.random() < self.shape.trouble  # this worker cannot reach its executor's sidecar
         before = self.seats.homes.living()
-        binding = self.seats.bind(*task, replace(who, warm=not alone), self.now_ms)
+        binding = self.seats.bind(*task, replace(who, has_sidecar=not alone), self.now_ms)
         after = self.seats.homes.living()
         if binding.seat is not None:
             self.reads[binding.at_home] += 1

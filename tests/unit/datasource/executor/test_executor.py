@@ -17,7 +17,7 @@ import os, subprocess, sys
 if sys.argv[1:] == ["worker"]:
     from pyspark_kgroup.executor.worker.this_executor import this_executor
     found = this_executor(int(os.environ.get("TASK_CPUS", "1")))
-    print(found.key, found.executor_id, found.host, found.pid, found.warm, found.cores)
+    print(found.key, found.executor_id, found.host, found.pid, found.has_sidecar, found.cores)
 else:  # pyspark.daemon stands between the two
     print(subprocess.run([sys.executable, __file__, "worker"], capture_output=True, text=True).stdout)
 """
@@ -34,8 +34,8 @@ def found_by_a_worker_of(tmp_path: Path, *arguments: str) -> list[str]:
 
 def test_a_worker_finds_its_jvm_behind_the_daemon(tmp_path: Path) -> None:
     arguments = ("--executor-id", "7", "--hostname", "node-3", "--cores", "16")
-    key, executor_id, host, pid, warm, cores = found_by_a_worker_of(tmp_path, *arguments)
-    assert (executor_id, host, warm, cores) == ("7", "node-3", "True", "16")
+    key, executor_id, host, pid, has_sidecar, cores = found_by_a_worker_of(tmp_path, *arguments)
+    assert (executor_id, host, has_sidecar, cores) == ("7", "node-3", "True", "16")
     name, jvm, began = key.split(":")
     assert (name, jvm) == (platform.node(), pid)
     assert int(began) >= start_ticks(1)
@@ -51,12 +51,12 @@ def test_an_executor_runs_as_many_tasks_at_once_as_its_cores_have_room_for(
 
 
 def test_a_jvm_that_is_no_executor_is_the_driver_of_local_mode(tmp_path: Path) -> None:
-    _, executor_id, host, _, warm, cores = found_by_a_worker_of(tmp_path)
-    assert (executor_id, host, warm, cores) == ("driver", platform.node(), "True", "0")
+    _, executor_id, host, _, has_sidecar, cores = found_by_a_worker_of(tmp_path)
+    assert (executor_id, host, has_sidecar, cores) == ("driver", platform.node(), "True", "0")
 
 
 def test_without_a_jvm_among_its_ancestors_a_worker_has_no_sidecar() -> None:
-    assert not this_executor().warm
+    assert not this_executor().has_sidecar
 
 
 @pytest.mark.parametrize("own", [None, "here"])

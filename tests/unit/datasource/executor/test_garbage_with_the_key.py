@@ -20,8 +20,16 @@ MESSAGES = 50_000
 """The number of messages for each of four readers."""
 
 EXECUTORS: list[Any] = [
-    {"key": f"{name}:1:1", "executor_id": name, "host": "h", "pid": 1, "warm": warm, "rack": "", "cores": 0}
-    for name, warm in (("1", True), ("2", True), ("3", False))
+    {
+        "key": f"{name}:1:1",
+        "executor_id": name,
+        "host": "h",
+        "pid": 1,
+        "has_sidecar": has_sidecar,
+        "rack": "",
+        "cores": 0,
+    }
+    for name, has_sidecar in (("1", True), ("2", True), ("3", False))
 ]
 VALUES: list[Any] = [
     *(

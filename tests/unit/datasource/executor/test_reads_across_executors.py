@@ -51,7 +51,7 @@ def home() -> Iterator[Executor]:
 def guest() -> Iterator[Executor]:
     """Another executor. It has no sidecar, so that the seat stays where it is."""
     with sleeping_executor("2") as executor:
-        yield replace(executor, warm=False)
+        yield replace(executor, has_sidecar=False)
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def _shorter(monkeypatch: pytest.MonkeyPatch) -> None:
 def executor() -> Iterator[Executor]:
     """An executor without a sidecar: there is no Kafka here for its seats' servers."""
     with sleeping_executor() as executor:
-        yield replace(executor, warm=False)
+        yield replace(executor, has_sidecar=False)
 
 
 def fixed_ticket(port: int, key: bytes) -> TicketPayload:
@@ -134,7 +134,7 @@ def test_workers_that_start_together_wait_together_and_start_no_sidecar(
     executor: Executor, firewalled: TicketPayload, place: SidecarDir
 ) -> None:
     """A sidecar would take a second to start, only to find that it cannot reach the registry."""
-    warm = replace(executor, warm=True)
+    warm = replace(executor, has_sidecar=True)
     with ThreadPoolExecutor(8) as workers:
         took = list(workers.map(lambda _: took_s(warm, firewalled), range(8)))
     assert max(took) < 8 * CONNECT_MS / 1000, "one after the other, it would be that"

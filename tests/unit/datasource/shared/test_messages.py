@@ -45,7 +45,7 @@ from pyspark_kgroup.shared.messages import (
 from pyspark_kgroup.shared.tickets import Executor, Leader, OffsetRange, Position, SidecarAddress, TopicSize
 
 FAR = 2**63 - 1
-EXECUTOR = Executor(key="host:1:2", executor_id="7", host="host", pid=1, warm=False)
+EXECUTOR = Executor(key="host:1:2", executor_id="7", host="host", pid=1, has_sidecar=False)
 ADDRESS = SidecarAddress("host", 7078, EXECUTOR.key)
 RANGES = (OffsetRange("t", 0, 5, 10), OffsetRange("ü", 1, FAR - 1, FAR, Leader(1, "broker", 9092, 7, "0a" * 16)))
 OWNED = (Position("t", 0, 10, "id of t/1", Leader(1, "broker", 9092, 7, "")), Position("t", 2, 0, ""))
