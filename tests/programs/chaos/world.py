@@ -213,6 +213,9 @@ class ChaosWorld:
 
     def leave_one_fault_on(self, look: Callable[[], None]) -> None:
         """Let one fault last, while records go on to come. Heal it after that."""
+        # A cluster that did not say that it has added a partition may have added it.
+        topics = self.kafka.admin.list_topics(timeout=30).topics
+        self.partitions.update({topic: len(topics[topic].partitions) for topic in self.partitions})
         if (fault := self._run.lasting) is None:
             return
         wait_for(self._main_is_at_work, "the main query to be at work again", _FIRST_BATCH_TIMEOUT_S, every_s=1)
