@@ -268,7 +268,14 @@ class Groups:
             assert isinstance(
                 response, messages.ConsumerGroupDescribeResponse | messages.ConsumerGroupDescribeResponseV0
             )
-            return await asyncio.to_thread(parse_consumer_description, response)
+            try:
+                described = await asyncio.to_thread(parse_consumer_description, response)
+            except BrokerError as error:
+                self._retries.be_patient(error, error.api)
+                raise
+            if described is not None:
+                self._retries.rights_to("ConsumerGroupDescribe").on_granted()
+            return described
         return None
 
     async def fetch_type(self, group: str, *, timeout_ms: int | None = None) -> str | None:

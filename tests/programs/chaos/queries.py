@@ -28,6 +28,7 @@ _ENDS_AT_START: Final = (
     "SCRAM-SHA-512 for",
     "grant READ on the group",
     "(TOPIC_AUTHORIZATION_FAILED)",
+    "grant DESCRIBE on the topics",
     "Cannot upgrade classic group",  # under the consumer protocol: other clients made the group classic meanwhile
     "Python worker failed to connect back",  # Spark gives a Python process 10 s to start, on however busy a machine
 )

@@ -213,6 +213,7 @@ MISSING = [
     ("FindCoordinator", ErrorCode.GROUP_AUTHORIZATION_FAILED),
     ("OffsetFetch", ErrorCode.GROUP_AUTHORIZATION_FAILED),
     ("DescribeGroups", ErrorCode.GROUP_AUTHORIZATION_FAILED),
+    ("ConsumerGroupDescribe", ErrorCode.TOPIC_AUTHORIZATION_FAILED),
     ("Metadata", ErrorCode.TOPIC_AUTHORIZATION_FAILED),
 ]
 
@@ -226,6 +227,7 @@ def test_rights_that_were_there_may_be_missing_for_a_while(
     @in_a_world()
     async def scenario(world: BrokerWorld) -> None:
         cluster = world.cluster()
+        world.group_type = "consumer" if api == "ConsumerGroupDescribe" else "classic"
 
         async def ask() -> None:
             match api:
@@ -233,8 +235,8 @@ def test_rights_that_were_there_may_be_missing_for_a_while(
                     assert "a" in (await cluster.metadata(["a"])).topics
                 case "ListOffsets":
                     assert (await cluster.logs.list_offsets({A0: messages.LATEST}))[A0].offset == 10
-                case "DescribeGroups":
-                    assert (await cluster.groups.describe("g")).state == "Stable"
+                case "DescribeGroups" | "ConsumerGroupDescribe":
+                    assert (await cluster.groups.describe("g")).members
                 case _:
                     cluster.coordinators._known.clear()
                     assert await cluster.groups.committed_offsets("g", [A0]) == {A0: None}
