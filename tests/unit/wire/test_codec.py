@@ -4,6 +4,7 @@ import struct
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from datetime import timedelta
+from functools import cache
 from types import UnionType
 from typing import Any, get_args, get_origin
 from uuid import UUID
@@ -34,6 +35,7 @@ def name(kind: type[messages.Response]) -> str:
     return f"{kind.__name__}-v{kind.__version__}"
 
 
+@cache  # Hypothesis takes longer to make a strategy than to draw from it
 def values(kind: type[Any]) -> st.SearchStrategy[Any]:
     """Any instance of a kio class. It is small, because each test runs for twelve classes."""
     return st.builds(kind, **{field.name: field_values(field.type) for field in fields(kind)})
