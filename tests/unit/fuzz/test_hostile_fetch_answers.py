@@ -49,9 +49,9 @@ def test_mutated_fetch_answers_are_read_as_they_were_written_or_refused(seed: in
 
 
 def test_an_answer_is_the_same_alone_and_among_other_answers_in_one_process_and_in_three() -> None:
-    together = run(3, 300, processes=3).outcomes
-    assert together == read(3, range(300)).outcomes
-    assert together == read(3, range(100, 300)).outcomes + read(3, range(100)).outcomes
+    together = run(3, 120, processes=3).outcomes
+    assert together == read(3, range(120)).outcomes
+    assert together == read(3, range(40, 120)).outcomes + read(3, range(40)).outcomes
 
 
 @pytest.mark.parametrize("version", sorted(SCHEMAS))
