@@ -24,8 +24,12 @@ import hatch_build
 from pyspark_kgroup.executor.native import decode, fetch_messages, library
 from pyspark_kgroup.executor.native.fetcher import Fetcher
 
-ANSWERS = 2_000
-"""Three seconds of CPU. The rarest refusal is met a dozen times, so that a new seed does not miss it."""
+ANSWERS = 4_000
+"""Six seconds of CPU. So many meet each outcome often enough with any seed: of 2,000, one run in 800 had too few rows
+that were moved."""
+
+ANSWERS_AS_EVER = 1_400
+"""Of the seed that is the same in each run, so that the same outcomes are met."""
 
 REFUSALS = {
     "a batch does not have the checksum that it names",
@@ -36,15 +40,19 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize("seed", [7, SystemRandom().randrange(2**32)], ids=["the same as ever", "a new one"])
-def test_mutated_fetch_answers_are_read_as_they_were_written_or_refused(seed: int) -> None:
-    print(f"again: make fuzz ANSWERS={ANSWERS} SEED={seed}")
-    found = run(seed, ANSWERS)
+@pytest.mark.parametrize(
+    ("seed", "answers"),
+    [(7, ANSWERS_AS_EVER), (SystemRandom().randrange(2**32), ANSWERS)],
+    ids=["the same as ever", "a new one"],
+)
+def test_mutated_fetch_answers_are_read_as_they_were_written_or_refused(seed: int, answers: int) -> None:
+    print(f"again: make fuzz ANSWERS={answers} SEED={seed}")
+    found = run(seed, answers)
     assert found.verdict() == []
-    assert found.messages == found.outcomes.total() == ANSWERS
-    assert found.outcomes["whole: read"] > ANSWERS / 20
-    assert found.outcomes["mutated: rows as written"] > ANSWERS / 20
-    assert found.outcomes["mutated: rows that were moved"] > ANSWERS / 200
+    assert found.messages == found.outcomes.total() == answers
+    assert found.outcomes["whole: read"] > answers / 20
+    assert found.outcomes["mutated: rows as written"] > answers / 20
+    assert found.outcomes["mutated: rows that were moved"] > answers / 200
     assert found.outcomes.keys() >= {f"refused: {reason}" for reason in REFUSALS}
 
 
