@@ -35,6 +35,10 @@ PIP_LINES  := sed -n '/^pip==/,/[^\\]$$/p' $(VERSIONS)
 NATIVE     := datasource/pyspark_kgroup/executor/native/records.c hatch_build.py
 SOURCES    := $(shell find spark_kgroup datasource -name '*.py' -o -name 'kgroup-python' -o -name '*.pins' -o -name 'py.typed') $(NATIVE)
 
+# Also where the environment says otherwise, Python keeps the code that it has compiled: a run of the tests starts hundreds
+# of processes, each of which would compile our sources again, and pytest rewrites the asserts of 440 modules.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help setup lint docs format test test-unit simulate test-wheel fuzz mutants test-kafka interop test-spark \
   test-consumer-protocol test-versions test-all test-fallback test-fallback-reads test-fallback-queries chaos soak bench bench-assign bench-seats bench-sessions bench-scale bench-tasks wheel native-hashes release lock demo clean
 

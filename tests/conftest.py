@@ -1,6 +1,6 @@
 """Set-up of all tests, and fixtures that tests on a real Kafka and tests of Spark share."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,8 @@ from harness.group_protocol import OF_ENVIRONMENT, PROTOCOLS, speaking
 from harness.handing_out import hand_out
 from harness.inherited_signals import children_ignore_no_signals
 from harness.progress import Progress
+
+from spark_kgroup.uncollected import uncollected
 
 if TYPE_CHECKING:
     from harness.secured import SecuredKafka
@@ -48,6 +50,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Costs(costs))
     if (progress := config.getoption("--progress")) and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Progress(progress))  # not in the processes that pytest-xdist hands tests to
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Without the search for cycles: modules and tests stay."""
+    with uncollected():
+        return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups

@@ -21,15 +21,19 @@ def tree_cpu_s(root: int) -> float:
     """CPU seconds of a process and its descendants (proc(5): utime, stime, cutime, cstime)."""
     ticks, left = 0, [root]
     while left:
-        folder = Path(f"/proc/{left.pop()}")
+        folder = f"/proc/{left.pop()}"  # no Path: this runs ten times for each test
         try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            ticks += sum(map(int, fields[11:15]))
-            for task in (folder / "task").iterdir():
-                left += map(int, (task / "children").read_text().split())
+            ticks += sum(map(int, _read(f"{folder}/stat").rpartition(b")")[2].split()[11:15]))
+            for task in os.listdir(f"{folder}/task"):
+                left += map(int, _read(f"{folder}/task/{task}/children").split())
         except (FileNotFoundError, ProcessLookupError):
             continue  # it ended meanwhile: the process that waited for it has its time
     return ticks / _TICKS_PER_S
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 class Costs:

@@ -11,7 +11,7 @@ import re
 import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -34,7 +34,7 @@ class Prose:
 
     texts: tuple[str, ...]
 
-    @property
+    @cached_property
     def words(self) -> int:
         return sum(len(_WORD.findall(text)) for text in self.texts)
 

@@ -6,7 +6,6 @@ It prints its findings on stdout, in JSON, and keeps in the file MARK how many a
 from __future__ import annotations
 
 import json
-import mmap
 import resource
 import sys
 import time
@@ -14,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fuzz.fetches import Fetches
+from fuzz.mark import Mark
 from fuzz.run import MEMORY_RISE_BYTES_MAX, WARM_UP, Findings, resident_bytes
 from pyspark_kgroup.limits import DECOMPRESSED_BYTES_MAX
 
@@ -22,22 +22,6 @@ ADDRESS_SPACE_BYTES = 4 << 30
 
 PEAK_RISE_BYTES_MAX = 2 * DECOMPRESSED_BYTES_MAX + MEMORY_RISE_BYTES_MAX
 """The memory that one answer may take while it is read: a batch may become so large, and its pieces are joined."""
-
-
-class Mark:
-    """How many answers a process has begun: shared through a file."""
-
-    def __init__(self, path: Path) -> None:
-        with path.open("a+b") as file:
-            file.truncate(8)
-            self._shared = mmap.mmap(file.fileno(), 8)
-
-    @property
-    def begun(self) -> int:
-        return int.from_bytes(self._shared, "little")
-
-    def begin(self) -> None:
-        self._shared[:] = (self.begun + 1).to_bytes(8, "little")
 
 
 def read(seed: int, numbers: Sequence[int], on_begin: Callable[[], None] = lambda: None) -> Findings:

@@ -20,7 +20,7 @@ from random import SystemRandom
 from tempfile import TemporaryDirectory
 from typing import Self
 
-from fuzz.fetch_process import Mark
+from fuzz.mark import Mark
 from fuzz.run import Findings
 
 ANSWER_TIMEOUT_S = 20.0

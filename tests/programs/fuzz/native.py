@@ -24,7 +24,8 @@ from harness.record_batches import Batch, Record, in_transaction, marker
 NATIVE = Path(__file__).parents[3] / "datasource" / "pyspark_kgroup" / "executor" / "native"
 PROGRAM = Path(__file__).with_name("records_fuzz.c")
 
-WATCHED = ("-O1", "-g", "-std=c11", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+OPTIMIZED = "-O1"
+WATCHED = ("-g", "-std=c11", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 CC = ("cc", "-fsanitize=address,undefined")
 ZIG = (sys.executable, "-m", "ziglang", "cc", "-fsanitize=undefined")
 
@@ -66,20 +67,20 @@ def answers() -> Iterator[bytes]:
 def compiled(folder: Path) -> tuple[Path, str]:
     """The program, and the errors that it watches for."""
     target = folder / "records_fuzz"
-    rest = [*WATCHED, f"-I{NATIVE}", "-o", str(target), str(PROGRAM)]
+    rest = [OPTIMIZED, *WATCHED, f"-I{NATIVE}", "-o", str(target), str(PROGRAM)]
     if shutil.which(CC[0]) and subprocess.run([*CC, *rest], capture_output=True, timeout=300).returncode == 0:
         return target, "address and undefined behaviour"
     subprocess.run([*ZIG, *rest], check=True, timeout=300)
     return target, "undefined behaviour alone: there is no cc with an address sanitizer"
 
 
-def run(seed: int, count: int, first: int = 0) -> Outcome:
-    """`count` answers of `seed`, from answer `first` on."""
+def run(seed: int, count: int, first: int = 0, program: tuple[Path, str] | None = None) -> Outcome:
+    """`count` answers of `seed`, from answer `first` on, through `program` as `compiled` gives it, or a new one."""
     with TemporaryDirectory() as folder:
-        program, sanitizers = compiled(Path(folder))
+        executable, sanitizers = program or compiled(Path(folder))
         seeds = Path(folder, "seeds")
         seeds.write_bytes(b"".join(struct.pack(">i", len(answer)) + answer for answer in answers()))
-        command = [str(program), str(seeds), str(seed), str(first), str(count)]
+        command = [str(executable), str(seeds), str(seed), str(first), str(count)]
         environment = os.environ | {"ASAN_OPTIONS": "abort_on_error=1", "UBSAN_OPTIONS": "abort_on_error=1"}
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment)
     counts = {name: int(number) for name, number in re.findall(r"([a-z][a-z ]*) (\d+)", done.stdout)}

@@ -9,7 +9,9 @@ import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from random import Random
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -26,11 +28,23 @@ from spark_kgroup.model import Assignment, GroupMember, Subscription, TopicDescr
 STICKY = assignor("cooperative-sticky")
 TOPICS = ("a", "b", "c", "d")
 
+T = TypeVar("T")
 Group = tuple[list[GroupMember], dict[str, TopicDescription]]
 
 
 def described(counts: Mapping[str, int]) -> dict[str, TopicDescription]:
     return {name: TopicDescription(name=name, topic_id=None, partition_count=n) for name, n in counts.items()}
+
+
+@cache
+def some_of(values: tuple[T, ...], most: int | None = None) -> st.SearchStrategy[frozenset[T]]:
+    """One strategy for each choice: Hypothesis takes longer to make one than to draw from it."""
+    return st.frozensets(st.sampled_from(values), max_size=most)
+
+
+@cache
+def instance_id_of(name: int) -> st.SearchStrategy[str | None]:
+    return st.sampled_from((None, f"i{9 - name}"))
 
 
 @st.composite
@@ -48,19 +62,19 @@ def groups(
     `clean` leaves out claims that collide, are not subscribed, or name no real partition.
     """
     counts = draw(st.dictionaries(st.sampled_from(topics), st.integers(1, partitions_max), min_size=1))
-    wanted = st.frozensets(st.sampled_from(topics))
+    wanted = some_of(tuple(topics))
     alike = draw(wanted) if (draw(st.booleans()) if equal is None else equal) else None
     names = draw(st.permutations(range(draw(st.integers(1, members_max)))))
     wants = {name: alike if alike is not None else draw(wanted) for name in names}
     owned: dict[int, set[TopicPartition]] = {name: set() for name in names}
     for topic, index in [(t, k) for t in topics for k in range(counts.get(t, 0) + (not clean))]:
-        may_own = [name for name in names if topic in wants[name]] if clean else list(names)
-        for name in draw(st.sets(st.sampled_from(may_own), max_size=1 if clean else 3)) if may_own else ():
+        may_own = tuple(name for name in range(len(names)) if not clean or topic in wants[name])
+        for name in draw(some_of(may_own, 1 if clean else 3)) if may_own else ():
             owned[name].add(TopicPartition(topic, index))
     members = [
         GroupMember(
             member_id=f"m{name}",
-            instance_id=draw(st.sampled_from((None, f"i{9 - name}"))),
+            instance_id=draw(instance_id_of(name)),
             subscription=Subscription(
                 topics=tuple(sorted(wants[name])),
                 owned=frozenset(owned[name]),

@@ -25,7 +25,11 @@ from pyspark_kgroup.executor.native import decode, fetch_messages, library
 from pyspark_kgroup.executor.native.fetcher import Fetcher
 
 ANSWERS = 4_000
-"""Five seconds in one process."""
+"""Six seconds of CPU. So many meet each outcome often enough with any seed: of 2,000, one run in 800 had too few rows
+that were moved."""
+
+ANSWERS_AS_EVER = 1_400
+"""Of the seed that is the same in each run, so that the same outcomes are met."""
 
 REFUSALS = {
     "a batch does not have the checksum that it names",
@@ -36,22 +40,26 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize("seed", [7, SystemRandom().randrange(2**32)], ids=["the same as ever", "a new one"])
-def test_mutated_fetch_answers_are_read_as_they_were_written_or_refused(seed: int) -> None:
-    print(f"again: make fuzz ANSWERS={ANSWERS} SEED={seed}")
-    found = run(seed, ANSWERS, processes=2)
+@pytest.mark.parametrize(
+    ("seed", "answers"),
+    [(7, ANSWERS_AS_EVER), (SystemRandom().randrange(2**32), ANSWERS)],
+    ids=["the same as ever", "a new one"],
+)
+def test_mutated_fetch_answers_are_read_as_they_were_written_or_refused(seed: int, answers: int) -> None:
+    print(f"again: make fuzz ANSWERS={answers} SEED={seed}")
+    found = run(seed, answers)
     assert found.verdict() == []
-    assert found.messages == found.outcomes.total() == ANSWERS
-    assert found.outcomes["whole: read"] > ANSWERS / 20
-    assert found.outcomes["mutated: rows as written"] > ANSWERS / 20
-    assert found.outcomes["mutated: rows that were moved"] > ANSWERS / 200
+    assert found.messages == found.outcomes.total() == answers
+    assert found.outcomes["whole: read"] > answers / 20
+    assert found.outcomes["mutated: rows as written"] > answers / 20
+    assert found.outcomes["mutated: rows that were moved"] > answers / 200
     assert found.outcomes.keys() >= {f"refused: {reason}" for reason in REFUSALS}
 
 
 def test_an_answer_is_the_same_alone_and_among_other_answers_in_one_process_and_in_three() -> None:
-    together = run(3, 300, processes=3).outcomes
-    assert together == read(3, range(300)).outcomes
-    assert together == read(3, range(100, 300)).outcomes + read(3, range(100)).outcomes
+    together = run(3, 120, processes=3).outcomes
+    assert together == read(3, range(120)).outcomes
+    assert together == read(3, range(40, 120)).outcomes + read(3, range(40)).outcomes
 
 
 @pytest.mark.parametrize("version", sorted(SCHEMAS))
@@ -142,7 +150,7 @@ def test_a_check_of_the_decoder_that_is_missing_is_found(
     assert is_found()
 
 
-BEGIN = "import os, signal, sys; from pathlib import Path; from fuzz.fetch_process import Mark; "
+BEGIN = "import os, signal, sys; from pathlib import Path; from fuzz.mark import Mark; "
 BEGIN += "mark = Mark(Path(sys.argv[5])); mark.begin(); mark.begin(); mark.begin(); "
 
 

@@ -1,4 +1,4 @@
-"""Which worlds are simulated under a protocol: 1,000 in each run of the tests, more with `make simulate`.
+"""Which worlds are simulated under a protocol: 340 in each run of the tests, more with `make simulate`.
 
 One seed makes one world. The kinds of worlds take turns.
 """
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 _FIRST: Final = int(os.environ.get("KGROUP_SIMULATION_FIRST", "0"))
-_COUNT: Final = int(os.environ.get("KGROUP_SIMULATION_SEEDS", "1000"))
+_COUNT: Final = int(os.environ.get("KGROUP_SIMULATION_SEEDS", "340"))
 
 
 def seeds_of(kind: str, kinds: Sequence[str]) -> range:

@@ -18,7 +18,7 @@ from spark_kgroup.member.classic import MemberConfig
 from .seeds import seeds_of
 
 REST_WITHIN_MS = 400_000
-FEW = 100
+FEW = 40
 """Seeds of a world that costs more than the other worlds."""
 
 NETWORK = (faults.break_connection, faults.black_hole, faults.flap, faults.outage)

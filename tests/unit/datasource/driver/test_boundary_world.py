@@ -14,7 +14,7 @@ from harness.fake_group import OTHER, FakeGroup, Violation
 
 from spark_kgroup.model import TopicPartition
 
-SEEDS = int(os.environ.get("KGROUP_SIMULATION_SEEDS", "200"))
+SEEDS = int(os.environ.get("KGROUP_SIMULATION_SEEDS", "80"))
 
 
 class BoundaryWorld:
@@ -241,9 +241,9 @@ class BoundaryWorld:
     [(False, False), (True, False), (False, True), (True, True)],
     ids=["voluntary", "with losses", "leaders come and go", "leaders come and go, with losses"],
 )
-@pytest.mark.parametrize("first_seed", range(0, SEEDS, 50))
+@pytest.mark.parametrize("first_seed", range(0, SEEDS, 40))
 def test_random_worlds_keep_every_promise(first_seed: int, losses: bool, leaders: bool) -> None:
-    for seed in range(first_seed, min(first_seed + 50, SEEDS)):
+    for seed in range(first_seed, min(first_seed + 40, SEEDS)):
         world = BoundaryWorld(seed, losses=losses, leaders=leaders)
         try:
             world.run(triggers=25)

@@ -4,15 +4,14 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+from harness.key_holders import HOLDS_EACH, held, keys_held, keys_missed
 from harness.sidecars import sleeping_executor
 
 from pyspark_kgroup.shared import application_key
-from pyspark_kgroup.shared.application_key import ApplicationKey, find_key, hold_key, key_folder
+from pyspark_kgroup.shared.application_key import find_key, hold_key, key_folder
 from pyspark_kgroup.shared.channel import KEY_BYTES
 
 
@@ -39,17 +38,6 @@ def folder_of(jvm: int) -> Path:
     return folder
 
 
-def held(folder: Path) -> ApplicationKey:
-    key = hold_key(folder)
-    assert key is not None
-    return key
-
-
-def value_of(folder: Path) -> bytes:
-    """The key, held in a process of its own that ends without releasing it, as killed ones do."""
-    return held(folder).value
-
-
 def test_queries_of_one_application_share_a_key_and_those_of_another_have_theirs(folder: Path) -> None:
     key = held(folder).value
     assert len(key) == KEY_BYTES
@@ -61,8 +49,9 @@ def test_queries_of_one_application_share_a_key_and_those_of_another_have_theirs
 
 
 def test_queries_that_start_at_once_share_a_key(folder: Path) -> None:
-    with ProcessPoolExecutor(8, get_context("spawn")) as queries:
-        assert len(set(queries.map(value_of, [folder] * 32))) == 1
+    keys = keys_held(folder, processes=8)
+    assert len(keys) == 8 * HOLDS_EACH
+    assert len(set(keys)) == 1
     assert [entry.name for entry in folder.iterdir()] == ["secret"]
 
 
@@ -80,19 +69,8 @@ def test_a_key_goes_when_the_last_query_releases_it_and_not_before(tmp_path: Pat
     assert held(folder).value != first.value
 
 
-def start_and_end(folder: Path) -> int:
-    """Hold and release the key many times. Returns how often `find_key` did not find this key meanwhile."""
-    wrong = 0
-    for _ in range(200):
-        key = held(folder)
-        wrong += find_key(folder) != key.value
-        key.release()
-    return wrong
-
-
 def test_queries_that_end_and_start_at_once_leave_a_key_to_those_that_hold_it(tmp_path: Path, folder: Path) -> None:
-    with ProcessPoolExecutor(4, get_context("spawn")) as queries:
-        assert sum(queries.map(start_and_end, [folder] * 4)) == 0
+    assert keys_missed(folder, processes=4) == ["0"] * 4
     assert list(tmp_path.iterdir()) == []
 
 

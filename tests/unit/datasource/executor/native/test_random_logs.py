@@ -21,8 +21,8 @@ from pyspark_kgroup.limits import DECOMPRESSED_PIECE_BYTES
 
 ALL = 2**62
 
-EXAMPLES = 1_000
-"""Measured: 13 s, most of which Hypothesis takes to make the logs."""
+EXAMPLES = 400
+"""Measured: 4 s, most of which Hypothesis takes to make the logs. Each run has new ones."""
 
 Seen = list[tuple[int, bytes | None, bytes | None, int, int, tuple[tuple[bytes, bytes | None], ...]]]
 
@@ -78,21 +78,25 @@ def rows(batch: Batch) -> Seen:
 blobs = st.none() | st.binary(max_size=12) | st.integers(0, 300).map(bytes)
 names = st.text(max_size=5).map(str.encode)
 times_ms = st.integers(-(2**40), 2**42)
+headers = st.lists(st.tuples(names, blobs), max_size=3).map(tuple)
+records = st.tuples(blobs, blobs, headers, times_ms)
+steps_between = st.lists(st.integers(1, 3), max_size=8)
+codecs = st.sampled_from(list(CODECS))
+append_times_ms = st.none() | times_ms
 
 
 @st.composite
 def batches(draw: st.DrawFn, first: int) -> Batch:
     base = first + draw(st.integers(0, 3))
-    steps = draw(st.lists(st.integers(1, 3), max_size=8))
+    steps = draw(steps_between)
     offsets = [base + sum(steps[:n]) for n in range(len(steps))]
-    headers = st.lists(st.tuples(names, blobs), max_size=3).map(tuple)
     return Batch(
-        [Record(offset, draw(blobs), draw(blobs), draw(headers), draw(times_ms)) for offset in offsets],
-        draw(st.sampled_from(list(CODECS))),
+        [Record(offset, *draw(records)) for offset in offsets],
+        draw(codecs),
         xerial=draw(st.booleans()),
         base_offset=base,
         last_offset=(offsets or [base])[-1] + draw(st.integers(0, 3)),
-        append_time_ms=draw(st.none() | times_ms),
+        append_time_ms=draw(append_times_ms),
         leader_epoch=draw(st.integers(0, 2**31 - 1)),
     )
 
