@@ -39,7 +39,7 @@ SOURCES    := $(shell find spark_kgroup datasource -name '*.py' -o -name 'kgroup
 # of processes, each of which would compile our sources again, and pytest rewrites the asserts of 440 modules.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lint docs format test test-unit simulate test-wheel fuzz mutants test-kafka interop test-spark \
+.PHONY: help setup lint docs format test test-unit simulate simulate-boundaries test-wheel fuzz mutants test-kafka interop test-spark \
   test-consumer-protocol test-versions test-all test-fallback test-fallback-reads test-fallback-queries chaos soak bench bench-assign bench-seats bench-sessions bench-scale bench-tasks wheel native-hashes release lock demo clean
 
 help:  ## show the targets
@@ -90,6 +90,10 @@ test-unit: setup  ## pure machines: seconds; and what the KIPs say of them, sent
 simulate: setup  ## SEEDS=100000 simulated groups under each protocol; FIRST=7 SEEDS=1 for one of them
 	KGROUP_SIMULATION_FIRST=$(FIRST) KGROUP_SIMULATION_SEEDS=$(SEEDS) $(BIN)/pytest -q -x \
 	  tests/unit/member/test_simulated_groups.py tests/unit/member/test_simulated_consumer_groups.py
+
+simulate-boundaries: setup  ## SEEDS=10000 simulated queries: their boundaries, and the seats of their executors
+	KGROUP_SIMULATION_SEEDS=$(SEEDS) $(BIN)/pytest -q -x \
+	  tests/unit/datasource/driver/test_boundary_world.py tests/unit/datasource/driver/test_seats_world.py
 
 test-wheel: setup  ## the wheel, built twice: all platforms' decoders in it, the same bytes
 	$(BIN)/pytest $(PYTEST) $(or $(TESTS),tests/packaging)
@@ -151,7 +155,8 @@ test-spark-%:
 	$(MAKE) --no-print-directory SPARK=$* .venv-spark-$*/.installed
 	.venv-spark-$*/bin/pytest $(ABOUT_SPARK)
 
-ALL ?= test 'test-spark WHICH=full' test-consumer-protocol test-fallback interop $(ON_VERSIONS) 'simulate SEEDS=100000'
+ALL ?= test 'test-spark WHICH=full' test-consumer-protocol test-fallback interop $(ON_VERSIONS) 'simulate SEEDS=100000' \
+  'simulate-boundaries SEEDS=10000'
 
 test-all: setup  ## everything, for hours; its last result is tests/LAST_FULL_RUN.md (ALL="test-kafka-3.2.3 interop")
 	cd tests && PYTHONPATH=.:programs ../$(BIN)/python -P -m full_run $(ALL)

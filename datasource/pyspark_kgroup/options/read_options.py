@@ -66,7 +66,7 @@ class ReadOptions:
             "fetch.wait.max.ms": "25",  # records of a ticket are in the log already: only its end is ever waited for
             "log_level": "2",  # `range_reader` logs an error of a read once, librdkafka 20 times a second
             "log.connection.close": "false",  # brokers close idle connections all the time
-            "reconnect.backoff.max.ms": "1000",  # as Java's client. With 10 s a read waits longest where answers get lost
+            "reconnect.backoff.max.ms": "1000",  # as Java's client: 10 s are long where answers get lost
             "topic.metadata.propagation.max.ms": "5000",  # topics in tickets exist: only brokers' metadata may lag
             **self.passed_on,
             **self.security,
