@@ -42,6 +42,7 @@ _MEANINGLESS: Final = frozenset(
         "log_level",
         "queued.max.messages.kbytes",  # only the answers on their way are queued
         "queued.min.messages",
+        "reconnect.backoff.max.ms",  # a broken connection leaves the rest to librdkafka
         "topic.metadata.propagation.max.ms",
         "topic.metadata.refresh.interval.ms",
     }
