@@ -90,6 +90,8 @@ class Peer:
             self._commit_in_time(list(self._read_to))
         finally:
             self._consumer.close()  # a rebalance may be under way: the callbacks are called once more
+            # Not for all partitions, if the member was fenced meanwhile.
+            self._exposed += self._uncommitted(list(self._read_to))
 
     def _read(self) -> None:
         # One by one: consume() may call back in its midst, and then return records of partitions that were just given
