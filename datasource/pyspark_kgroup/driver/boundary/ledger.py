@@ -189,9 +189,9 @@ class Ledger:
             if name in start.topics and start.topics[name].topic_id != topic_key(topic)
         }
         owned = {tp: Owned(period=held.period, position=positions[tp]) for tp, held in self.holdings.items()}
-        there = topics.keys() - forgotten
-        # Still in `owned`, so that a process that comes back claims them in its first join.
-        owned |= {tp: start.owned[tp] for tp in self.unadopted & start.owned.keys() if tp.topic in there}
+        # Still in `owned`, so that a process that comes back claims them in its first join: also those of a topic that
+        # has left `subscribe`, until they are handed over.
+        owned |= {tp: start.owned[tp] for tp in self.unadopted & start.owned.keys() if tp.topic not in forgotten}
         left = {
             tp: position
             for tp, position in {**start.given_up, **remembered}.items()

@@ -158,8 +158,11 @@ class BoundaryWorld:
         """Checkpoint and sink are restored to an earlier batch, if all records read since can be known to be ours.
 
         A partition that has another owner by now, or gets one before our first boundary, goes on where we had left it,
-        and records that the other owner read in between are read again: no session ends here, and no seat.
+        and records that the other owner read in between are read again: no session ends here, and no seat. The same is
+        true of a partition that an earlier restoring set back, and whose offset in the group is not set back yet.
         """
+        if any(committed > self.covered(tp) for tp, committed in self.group.committed_now.items()):
+            return False
         ends = [loads(text) for text in self.driver.planned[: self.driver.batches_done]]
         if not ends or self.group.rebalancing or self.group.old or self.losses:
             return False

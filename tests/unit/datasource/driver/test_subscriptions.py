@@ -84,6 +84,24 @@ def test_a_topic_that_left_during_an_unfinished_batch_is_handed_over_after_that(
     assert group.other == {U0: 10}
 
 
+def test_a_topic_that_left_and_cannot_be_handed_over_yet_is_claimed_by_the_process_after_the_next_one(
+    two_topics: tuple[FakeGroup, Driver],
+) -> None:
+    """Seed 205 of the boundary's worlds: the process in between wrote a checkpoint in which no seat owned the topic."""
+    group, driver = two_topics
+    driver.trigger()
+    group.unstable.add(U0)  # a transaction keeps the group's offset of it from being told
+    comes_back(group, driver, "t")
+    group.produce(T0, 5)
+    driver.trigger()
+    assert driver.rows == {T0: [(0, 10), (10, 15)], U0: [(0, 10)]}
+    comes_back(group, driver, "t")
+    group.unstable.clear()
+    driver.drain()
+    assert group.other == {U0: 10}
+    assert driver.rows == {T0: [(0, 10), (10, 15)], U0: [(0, 10)]}
+
+
 def test_a_topic_that_left_and_was_recreated_is_given_up_without_a_commit(two_topics: tuple[FakeGroup, Driver]) -> None:
     group, driver = two_topics
     driver.trigger()
