@@ -191,7 +191,8 @@ class Ledger:
         owned = {tp: Owned(period=held.period, position=positions[tp]) for tp, held in self.holdings.items()}
         # Still in `owned`, so that a process that comes back claims them in its first join: also those of a topic that
         # has left `subscribe`, until they are handed over.
-        owned |= {tp: start.owned[tp] for tp in self.unadopted & start.owned.keys() if tp.topic not in forgotten}
+        there = (topics.keys() | {tp.topic for tp in self.unadopted if tp.topic not in self._subscribed}) - forgotten
+        owned |= {tp: start.owned[tp] for tp in self.unadopted & start.owned.keys() if tp.topic in there}
         left = {
             tp: position
             for tp, position in {**start.given_up, **remembered}.items()
