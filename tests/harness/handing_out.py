@@ -45,8 +45,20 @@ def hand_out(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(f"{_TOGETHER}{item.path.stem}"))
 
 
+def name_groups(items: list[pytest.Item]) -> None:
+    """Put the group of each test at the end of its id, which is where pytest-xdist's scheduler looks for it.
+
+    pytest-xdist does so itself, and pytest 9.2 does not see it: it keeps a test's id elsewhere since
+    (pytest-xdist 3.8.0, issue 1386). Without its group, a module's fixture is made in each process.
+    """
+    for item in items:
+        groups = sorted({mark.args[0] for mark in item.iter_markers("xdist_group")})
+        if groups and without_group(item.nodeid) == item.nodeid:
+            item._id = item._id.parse(f"{item.nodeid}@{'_'.join(groups)}")  # type: ignore[attr-defined, unused-ignore]
+
+
 def without_group(nodeid: str) -> str:
-    """A test's id as pytest takes it: pytest-xdist adds the group to it."""
+    """A test's id as pytest takes it: the group is added to it."""
     return re.sub(f"@{_TOGETHER}\\w+$", "", nodeid)
 
 
