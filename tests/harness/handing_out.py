@@ -34,14 +34,15 @@ DEAREST_FIRST = (
 def hand_out(items: list[pytest.Item]) -> None:
     """Order tests by their files' cost, and keep those together that share a fixture of their module.
 
-    A module's fixture, such as a cluster of three nodes, would be made in each process otherwise. It also holds the
-    tests of a module together that are not independent of each other.
+    A module's fixture, such as a broker of its own, would be made in each process otherwise. It also holds the tests of
+    a module together that are not independent of each other. Tests of several files that belong together name their
+    group themselves, as those that share `three_nodes` do.
     """
     items.sort(
         key=lambda item: DEAREST_FIRST.index(item.path.name) if item.path.name in DEAREST_FIRST else len(DEAREST_FIRST)
     )
     for item in items:
-        if _shares_a_module_fixture(item):
+        if item.get_closest_marker("xdist_group") is None and _shares_a_module_fixture(item):
             item.add_marker(pytest.mark.xdist_group(f"{_TOGETHER}{item.path.stem}"))
 
 

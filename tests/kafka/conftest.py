@@ -1,15 +1,32 @@
 """Topics, groups and executors that tests on a real Kafka share. Fixtures for one test module stand in that module."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
 from harness.kafka import MakeTopic
 from harness.sidecars import sleeping_executor
+from harness.three_nodes import ThreeNodes
 
 from pyspark_kgroup.shared.tickets import Executor
 from spark_kgroup.testing import ApacheKafka
+
+_three_nodes = ThreeNodes()
+
+
+@pytest.fixture
+def three_nodes() -> ApacheKafka:
+    """A cluster of three nodes, all of which run (`harness.three_nodes`). A test may end and pause them."""
+    return _three_nodes.whole()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None, None, None]:
+    try:
+        yield
+    finally:
+        _three_nodes.after(nextitem)
 
 
 @pytest.fixture(scope="session")
