@@ -299,10 +299,10 @@ def test_offsets_that_are_gone_are_left_to_librdkafka(
 
 AS_THREE_TASKS = """
 import pickle, sys
-from pyspark_kgroup.executor.read.reader import read_with_librdkafka
+from pyspark_kgroup.executor.read.reader import read_ranges
 ranges, settings = pickle.load(sys.stdin.buffer)
 for _ in range(3):
-    print(sum(batch.num_rows for batch in read_with_librdkafka(ranges, settings)))
+    print(sum(batch.num_rows for batch in read_ranges(ranges, settings)))
 """
 
 
