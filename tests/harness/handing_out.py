@@ -36,7 +36,7 @@ def hand_out(items: list[pytest.Item]) -> None:
 
     A module's fixture, such as a broker of its own, would be made in each process otherwise. It also holds the tests of
     a module together that are not independent of each other. Tests of several files that belong together name their
-    group themselves, as those that share `three_nodes` do.
+    group themselves, as those that share `three_nodes` or the secured broker do.
     """
     items.sort(
         key=lambda item: DEAREST_FIRST.index(item.path.name) if item.path.name in DEAREST_FIRST else len(DEAREST_FIRST)

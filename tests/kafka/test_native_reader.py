@@ -46,7 +46,7 @@ both_levels = pytest.mark.parametrize("isolation", ["read_committed", "read_unco
 
 @pytest.fixture(scope="session", autouse=True)
 def decoder() -> None:
-    built_decoder()  # of the session, so that one process need not run all tests of this module
+    built_decoder()  # of the session, not of the module: one process need not run all of its tests
 
 
 @pytest.fixture(autouse=True)
@@ -192,6 +192,7 @@ def test_a_query_whose_tasks_read_by_themselves_needs_no_librdkafka(
 JAAS = {"sasl.username": ALICE, "sasl.password": PASSWORDS[ALICE]}
 
 
+@pytest.mark.xdist_group("together-secured_kafka")
 @pytest.mark.parametrize(
     ("listener", "properties"),
     [
