@@ -1,7 +1,7 @@
 """A cluster of three nodes for tests of several files, one after the other: a start takes 5 s of CPU time.
 
 A test asks for the fixture `three_nodes`, and may kill and pause nodes: the next test gets the cluster whole again. If
-the next test does not ask for it, the cluster is stopped, for it takes 0.1 s of CPU time a second while nobody uses it.
+the next test does not ask for it, the cluster is stopped: idle, it takes 0.1 s of CPU time a second.
 
 Tests that share it need the same `pytest.mark.xdist_group`, or each process of a run starts one (`handing_out`).
 """
