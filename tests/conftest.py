@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from harness.costs import Costs
 from harness.group_protocol import OF_ENVIRONMENT, PROTOCOLS, speaking
-from harness.handing_out import hand_out
+from harness.handing_out import hand_out, name_groups
 from harness.inherited_signals import children_ignore_no_signals
 from harness.progress import Progress
 
@@ -59,6 +59,9 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
     hand_out(items)
+    yield  # pytest-xdist reads the groups
+    if getattr(config.option, "loadgroup", False):
+        name_groups(items)

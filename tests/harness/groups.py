@@ -35,6 +35,19 @@ def stable_generation(kafka: ApacheKafka, group: str) -> int:
     return record.generation
 
 
+def instance_ids(kafka: ApacheKafka, group: str) -> list[str | None]:
+    """The instance id of each member, sorted, with None for each dynamic one before them.
+
+    By librdkafka's admin client, in a group of type classic. Kafka's own tool says the same, and takes 0.9 s of CPU
+    time to start.
+    """
+    if (described := described_by_us(kafka, group)).is_consumer_type:
+        found = [member.instance_id for member in described.members]
+    else:
+        found = [member.group_instance_id or None for member in _described(kafka, group).members]
+    return sorted(found, key=lambda each: each or "")
+
+
 def assignment_by_instance(kafka: ApacheKafka, group: str) -> dict[str, set[tuple[str, int]]]:
     """Instance id, or the member id of a dynamic member -> partitions."""
     if (described := described_by_us(kafka, group)).is_consumer_type:

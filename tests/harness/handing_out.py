@@ -34,19 +34,32 @@ DEAREST_FIRST = (
 def hand_out(items: list[pytest.Item]) -> None:
     """Order tests by their files' cost, and keep those together that share a fixture of their module.
 
-    A module's fixture, such as a cluster of three nodes, would be made in each process otherwise. It also holds the
-    tests of a module together that are not independent of each other.
+    A module's fixture, such as a broker of its own, would be made in each process otherwise. It also holds the tests of
+    a module together that are not independent of each other. Tests of several files that belong together name their
+    group themselves, as those that share `three_nodes` or the secured broker do.
     """
     items.sort(
         key=lambda item: DEAREST_FIRST.index(item.path.name) if item.path.name in DEAREST_FIRST else len(DEAREST_FIRST)
     )
     for item in items:
-        if _shares_a_module_fixture(item):
+        if item.get_closest_marker("xdist_group") is None and _shares_a_module_fixture(item):
             item.add_marker(pytest.mark.xdist_group(f"{_TOGETHER}{item.path.stem}"))
 
 
+def name_groups(items: list[pytest.Item]) -> None:
+    """Put the group of each test at the end of its id, which is where pytest-xdist's scheduler looks for it.
+
+    pytest-xdist does so itself, and pytest 9.2 does not see it: it keeps a test's id elsewhere since
+    (pytest-xdist 3.8.0, issue 1386). Without its group, a module's fixture is made in each process.
+    """
+    for item in items:
+        groups = sorted({mark.args[0] for mark in item.iter_markers("xdist_group")})
+        if groups and without_group(item.nodeid) == item.nodeid:
+            item._id = item._id.parse(f"{item.nodeid}@{'_'.join(groups)}")  # type: ignore[attr-defined, unused-ignore]
+
+
 def without_group(nodeid: str) -> str:
-    """A test's id as pytest takes it: pytest-xdist adds the group to it."""
+    """A test's id as pytest takes it: the group is added to it."""
     return re.sub(f"@{_TOGETHER}\\w+$", "", nodeid)
 
 

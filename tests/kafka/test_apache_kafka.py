@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -107,8 +107,15 @@ def test_a_refused_topic_is_an_error(apache_kafka: ApacheKafka) -> None:
         apache_kafka.add_partitions(topic, 1)
 
 
-def test_a_killed_node_restarts_in_place_with_its_data(apache_kafka_factory: Callable[..., ApacheKafka]) -> None:
-    kafka = apache_kafka_factory()
+@pytest.fixture(scope="module")
+def kafka_to_interrupt() -> Iterator[ApacheKafka]:
+    """One node for the tests that kill it and start it again, or pause it and let it go on."""
+    with ApacheKafka() as kafka:
+        yield kafka
+
+
+def test_a_killed_node_restarts_in_place_with_its_data(kafka_to_interrupt: ApacheKafka) -> None:
+    kafka = kafka_to_interrupt
     kafka.create_topic("t", 2)
     produce(kafka.bootstrap_servers, "t", 50, partitions=2)
     before = contents(kafka.bootstrap_servers, "t")
@@ -128,33 +135,34 @@ def test_a_killed_node_restarts_in_place_with_its_data(apache_kafka_factory: Cal
     assert contents(kafka.bootstrap_servers, "t") == before
 
 
-def test_a_paused_node_does_not_answer_until_it_is_resumed(apache_kafka_factory: Callable[..., ApacheKafka]) -> None:
-    kafka = apache_kafka_factory()
+def test_a_paused_node_does_not_answer_until_it_is_resumed(kafka_to_interrupt: ApacheKafka) -> None:
+    kafka = kafka_to_interrupt
     kafka.admin.list_topics(timeout=20)
     kafka.nodes[0].pause()
-    with pytest.raises(KafkaException):
-        kafka.admin.list_topics(timeout=0.5)
-    kafka.nodes[0].resume()
+    try:
+        with pytest.raises(KafkaException):
+            kafka.admin.list_topics(timeout=0.5)
+    finally:
+        kafka.nodes[0].resume()
     wait_for(lambda: kafka.admin.list_topics(timeout=20).brokers, "an answer")
 
 
-def test_three_nodes_go_on_when_one_is_killed_and_take_it_back(
-    apache_kafka_factory: Callable[..., ApacheKafka],
-) -> None:
-    kafka = apache_kafka_factory(3)
+@pytest.mark.xdist_group("together-reads_from_three_nodes")
+def test_three_nodes_go_on_when_one_is_killed_and_take_it_back(three_nodes: ApacheKafka) -> None:
+    kafka, topic = three_nodes, unique("topic")
     assert len(kafka.bootstrap_servers.split(",")) == 3
-    kafka.create_topic("t", 3)
-    produce(kafka.bootstrap_servers, "t", 30, partitions=3)
+    kafka.create_topic(topic, 3)
+    produce(kafka.bootstrap_servers, topic, 30, partitions=3)
 
     kafka.nodes[0].kill()
-    produce(kafka.bootstrap_servers, "t", 30, partitions=3, first=30)
-    assert len(contents(kafka.bootstrap_servers, "t")) == 60
+    produce(kafka.bootstrap_servers, topic, 30, partitions=3, first=30)
+    assert len(contents(kafka.bootstrap_servers, topic)) == 60
 
     kafka.nodes[0].restart()
     kafka.await_ready()
 
     def in_sync() -> bool:
-        partitions = kafka.admin.list_topics("t", timeout=20).topics["t"].partitions.values()
+        partitions = kafka.admin.list_topics(topic, timeout=20).topics[topic].partitions.values()
         return all(len(partition.isrs) == 3 for partition in partitions)
 
     wait_for(in_sync, "three replicas in sync")

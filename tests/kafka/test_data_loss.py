@@ -293,12 +293,7 @@ def test_a_batch_that_was_planned_for_a_topic_that_is_another_one_at_its_replay(
 # ----------------------------------------------------------------------------- tests that need brokers of their own
 
 
-@pytest.fixture(scope="module")
-def three_nodes() -> Iterator[ApacheKafka]:
-    """A cluster that looks for expired records all the time."""
-    properties = {"log.retention.check.interval.ms": "100", "log.initial.task.delay.ms": "100"}
-    with ApacheKafka(3, server_properties=properties) as kafka:
-        yield kafka
+on_three_nodes = pytest.mark.xdist_group("together-faults_of_three_nodes")
 
 
 def offset_of(kafka: ApacheKafka, topic: str, place: OffsetSpec) -> int:
@@ -307,6 +302,7 @@ def offset_of(kafka: ApacheKafka, topic: str, place: OffsetSpec) -> int:
     return offset
 
 
+@on_three_nodes
 def test_retention_takes_unread_records(three_nodes: ApacheKafka, group: str) -> None:
     topic, server = f"old-{group}", three_nodes.bootstrap_servers
     three_nodes.create_topic(topic, 1, 1)
@@ -350,6 +346,7 @@ def tags(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return tags
 
 
+@on_three_nodes
 def test_an_unclean_leader_election_truncates_the_log(three_nodes: ApacheKafka, group: str, tags: list[str]) -> None:
     """1. Only the leader has offsets 60..100, and we have read them. 2. It dies. 3. A replica that lacks them leads."""
     kafka, topic, where = three_nodes, f"cut-{group}", AssignedPartition(f"cut-{group}", 0)

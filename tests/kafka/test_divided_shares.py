@@ -5,6 +5,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from harness import offsets
+from harness.groups import instance_ids
 from harness.kafka import MakeTopic, contents, produce
 from harness.query import Query
 from harness.sidecars import sleeping_executor
@@ -76,9 +78,8 @@ def test_the_share_of_a_seat_is_divided_as_options_say_and_is_read_once(
         produce(server, topic, 100, partitions=PARTITIONS, first=1_000)
         query.settle()
         assert found(query, topic) == contents(server, topic)
-        assert [member.instance_id for member in apache_kafka.describe_members(group)] == [f"{group}-0"]
-    lag = {row.partition: row.lag for row in apache_kafka.describe_group(group)}
-    assert lag == dict.fromkeys(range(PARTITIONS), 0)
+        assert instance_ids(apache_kafka, group) == [f"{group}-0"]
+    assert offsets.lag(server, group, topic) == 0
 
 
 def test_small_batches_are_read_at_home_and_large_ones_in_pieces_whichever_comes_first(

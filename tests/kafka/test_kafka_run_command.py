@@ -76,13 +76,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         each.await_nothing_left()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_the_run_command_prints_servers_that_answer_and_a_signal_ends_it_cleanly(
-    run: Callable[..., Run], tmp_path: Path, number: signal.Signals
-) -> None:
-    (tmp_path / "tmp").mkdir()
-    kafka = run(TMPDIR=str(tmp_path / "tmp"))
-    servers = kafka.bootstrap_servers()
+def assert_it_answers_and_ends_cleanly_on(number: signal.Signals, kafka: Run, servers: str) -> None:
     assert re.fullmatch(r"127\.0\.0\.1:\d+", servers)
     assert AdminClient({"bootstrap.servers": servers}).list_topics(timeout=20).brokers
     assert len(kafka.jvm_pids()) == 1
@@ -91,12 +85,48 @@ def test_the_run_command_prints_servers_that_answer_and_a_signal_ends_it_cleanly
     assert kafka.process.wait(60) == 0, kafka.errors
     assert kafka.jvm_pids() == []
     assert kafka.output.read() == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_the_run_command_prints_servers_that_answer_and_a_signal_ends_it_cleanly(
+    run: Callable[..., Run], tmp_path: Path, number: signal.Signals
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    kafka = run(TMPDIR=str(tmp_path / "tmp"))
+    assert_it_answers_and_ends_cleanly_on(number, kafka, kafka.bootstrap_servers())
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_two_signals_do_not_make_the_stop_less_clean(run: Callable[..., Run], tmp_path: Path) -> None:
+def test_kill_9_leaves_no_jvm_and_a_data_directory_that_the_next_run_uses_until_sigterm(
+    run: Callable[..., Run], tmp_path: Path
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    arguments, environment = ("--data-dir", str(tmp_path / "data")), {"TMPDIR": str(tmp_path / "tmp")}
+    first = run(*arguments)
+    first.bootstrap_servers()
+    assert first.jvm_pids()
+    first.process.kill()
+    first.await_nothing_left()
+
+    def started() -> tuple[Run, str] | None:
+        again = run(*arguments, **environment)
+        line = again.output.readline()
+        return (again, line.removeprefix("bootstrap.servers=").rstrip("\n")) if line else None
+
+    again, servers = wait_for(started, "the directory to be free again", 30)
+    assert_it_answers_and_ends_cleanly_on(signal.SIGTERM, again, servers)
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_data_directory_is_refused_to_a_second_run_and_two_signals_do_not_make_the_stop_less_clean(
+    run: Callable[..., Run], tmp_path: Path
+) -> None:
     kafka = run("--data-dir", str(tmp_path / "data"))
     kafka.bootstrap_servers()
+    second = run("--data-dir", str(tmp_path / "data"))
+    assert second.process.wait(60) == 1
+    assert second.errors.splitlines()[-1].startswith("kgroup: Another Apache Kafka runs on ")
+
     kafka.process.send_signal(signal.SIGINT)
     wait_for(lambda: "Stopping" in kafka.errors, "the stop to begin")
     kafka.process.send_signal(signal.SIGINT)
@@ -113,14 +143,6 @@ def test_an_interrupt_before_it_is_ready_leaves_no_jvm(run: Callable[..., Run]) 
     assert kafka.output.read() == ""
 
 
-def test_kill_9_leaves_no_jvm(run: Callable[..., Run]) -> None:
-    kafka = run()
-    kafka.bootstrap_servers()
-    assert kafka.jvm_pids()
-    kafka.process.kill()
-    kafka.await_nothing_left()
-
-
 def test_a_node_that_dies_ends_the_run_with_an_error(run: Callable[..., Run]) -> None:
     kafka = run()
     kafka.bootstrap_servers()
@@ -128,26 +150,6 @@ def test_a_node_that_dies_ends_the_run_with_an_error(run: Callable[..., Run]) ->
     assert kafka.process.wait(60) == 1
     assert re.search(r"^kgroup: Kafka node 1 \(port \d+\) died", kafka.errors, re.MULTILINE)
     assert "Traceback" not in kafka.errors
-
-
-def test_a_data_directory_is_kept_and_refused_to_a_second_run(run: Callable[..., Run], tmp_path: Path) -> None:
-    first = run("--data-dir", str(tmp_path / "data"))
-    first.bootstrap_servers()
-    second = run("--data-dir", str(tmp_path / "data"))
-    assert second.process.wait(60) == 1
-    assert second.errors.splitlines()[-1].startswith("kgroup: Another Apache Kafka runs on ")
-
-    first.process.kill()
-    first.await_nothing_left()
-    wait_for(lambda: run_ends_well(run, tmp_path), "the directory to be free again", 30)
-
-
-def run_ends_well(run: Callable[..., Run], tmp_path: Path) -> bool:
-    again = run("--data-dir", str(tmp_path / "data"))
-    if not again.output.readline():
-        return False
-    again.process.send_signal(signal.SIGTERM)
-    return again.process.wait(60) == 0
 
 
 @pytest.mark.parametrize(

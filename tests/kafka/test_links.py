@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from chaos.cluster import Cluster
@@ -69,10 +70,11 @@ def test_a_broker_that_is_cut_off_goes_on_answering_with_its_last_metadata(clust
     cut, *others = nodes
     assert word_of(cluster, cut).keys() == {"orders"}
     cluster.links.fail(Faults(cuts=cut_off(cut, nodes)))
+    wait_for_word = partial(wait_for, every_s=0.5)  # each look takes a new connection, or an admin client
     try:
-        wait_for(lambda: word_of(cluster, others[0])["orders"] <= set(others), "the others to lead all", 60)
-        wait_for(lambda: created(cluster, others[0], "later", len(others)), "the others to have a new topic", 180)
+        wait_for_word(lambda: word_of(cluster, others[0])["orders"] <= set(others), "the others to lead all", 60)
+        wait_for_word(lambda: created(cluster, others[0], "later", len(others)), "the others to have a new topic", 180)
         assert word_of(cluster, cut).keys() == {"orders"}
     finally:
         cluster.links.heal()
-    wait_for(lambda: "later" in word_of(cluster, cut), "it to know better", 60)
+    wait_for_word(lambda: "later" in word_of(cluster, cut), "it to know better", 60)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Consumer
-from harness.groups import assignment_by_instance, stable_generation
+from harness.groups import assignment_by_instance, instance_ids, stable_generation
 from harness.kafka import MakeTopic, console_consumer
 from harness.members import KGROUP, MemberProcess, Pair, all_pairs
 from harness.waiting import wait_for
@@ -82,7 +82,7 @@ def test_ctrl_c_keeps_the_seat_and_a_restart_gets_it_back(
         before, old = member.owned, member.events[-1]
         others = {n: len(m.events) for n, m in members.items() if n != name}
         assert member.interrupt() == 0
-        assert name in {m.instance_id for m in apache_kafka.describe_members(group)}
+        assert name in instance_ids(apache_kafka, group)
         again = join(name)
         assert again.wait_for_owned(2) == before
         came_back = again.wait_for_event("assigned")
@@ -96,12 +96,20 @@ def test_ctrl_c_keeps_the_seat_and_a_restart_gets_it_back(
     assert stable_generation(apache_kafka, group) == generation
 
 
-def test_ctrl_c_says_that_the_seat_stays_and_for_how_long(join: Join) -> None:
+def test_ctrl_c_says_that_a_static_seat_stays_and_for_how_long_and_gives_one_with_leave_and_a_dynamic_one_back(
+    join: Join, apache_kafka: ApacheKafka, group: str
+) -> None:
     static, leaving, dynamic = join("a", "--session-timeout-ms", "20000"), join("b", "--leave"), join(None)
     for member in (static, leaving, dynamic):
         member.wait_for_owned(2, 60)
-    for member in (leaving, dynamic, static):
+    assert dynamic.events[-1]["instance_id"] is None
+    for member in (leaving, dynamic):
         assert member.interrupt() == 0
+        assert member.events[-1]["event"] == "left"
+    static.wait_for_owned(6)
+    assert instance_ids(apache_kafka, group) == ["a"]
+    assert static.interrupt() == 0
+    assert instance_ids(apache_kafka, group) == ["a"]
     assert static.stderr == (
         "The seat 'a' stays in the group: no other member gets its partitions for 20 s. With --leave it is given back "
         "at once.\n"
@@ -126,9 +134,9 @@ def test_a_closed_pipe_ends_the_member_as_it_ends_other_commands(
         assert member.wait(60) == 128 + signal.SIGPIPE
         assert member.stderr.read() == ""
     if instance_id is None:
-        wait_for(lambda: {m.instance_id for m in apache_kafka.describe_members(group)} == {"b"}, "the other alone", 30)
+        wait_for(lambda: instance_ids(apache_kafka, group) == ["b"], "the other alone", 30)
     else:
-        assert instance_id in {m.instance_id for m in apache_kafka.describe_members(group)}
+        assert instance_id in instance_ids(apache_kafka, group)
 
 
 def test_an_error_that_ends_a_member_is_printed_once(
@@ -150,19 +158,8 @@ def test_an_error_that_ends_a_member_is_printed_once(
     assert "session" not in event
 
 
-def test_leave_gives_the_seat_back_for_good(join: Join, apache_kafka: ApacheKafka, group: str) -> None:
-    first = join("a")
-    first.wait_for_owned(6)
-    second = join("b", "--leave")
-    second.wait_for_owned(3)
-    assert second.interrupt() == 0
-    assert second.events[-1]["event"] == "left"
-    first.wait_for_owned(6)
-    assert {m.instance_id for m in apache_kafka.describe_members(group)} == {"a"}
-
-
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_dynamic_member_gets_its_id_first_and_leaves_on_ctrl_c_and_when_its_terminal_is_closed(
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
+def test_a_dynamic_member_gets_its_id_first_and_leaves_on_sigterm_and_when_its_terminal_is_closed(
     join: Join, apache_kafka: ApacheKafka, group: str, ending: signal.Signals
 ) -> None:
     """KIP-394: MEMBER_ID_REQUIRED, then a join with the id."""
@@ -173,7 +170,7 @@ def test_a_dynamic_member_gets_its_id_first_and_leaves_on_ctrl_c_and_when_its_te
     member.process.send_signal(ending)
     assert member.end() == 0
     assert member.events[-1]["event"] == "left"
-    assert apache_kafka.describe_members(group) == []
+    assert instance_ids(apache_kafka, group) == []
 
 
 def test_the_older_of_two_with_one_instance_id_is_fenced(join: Join) -> None:

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -44,9 +44,9 @@ TEN_MEGABYTES = 10 * 1024 * 1024
 both_levels = pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def decoder() -> None:
-    built_decoder()
+    built_decoder()  # of the session, not of the module: one process need not run all of its tests
 
 
 @pytest.fixture(autouse=True)
@@ -192,6 +192,7 @@ def test_a_query_whose_tasks_read_by_themselves_needs_no_librdkafka(
 JAAS = {"sasl.username": ALICE, "sasl.password": PASSWORDS[ALICE]}
 
 
+@pytest.mark.xdist_group("together-secured_kafka")
 @pytest.mark.parametrize(
     ("listener", "properties"),
     [
@@ -299,10 +300,10 @@ def test_offsets_that_are_gone_are_left_to_librdkafka(
 
 AS_THREE_TASKS = """
 import pickle, sys
-from pyspark_kgroup.executor.read.reader import read_with_librdkafka
+from pyspark_kgroup.executor.read.reader import read_ranges
 ranges, settings = pickle.load(sys.stdin.buffer)
 for _ in range(3):
-    print(sum(batch.num_rows for batch in read_with_librdkafka(ranges, settings)))
+    print(sum(batch.num_rows for batch in read_ranges(ranges, settings)))
 """
 
 
@@ -329,11 +330,7 @@ def test_an_installation_without_a_decoder_reads_with_librdkafka_and_warns_once(
 # ------------------------------------------------------------------------------------------------ several brokers
 
 
-@pytest.fixture(scope="module")
-def three_nodes() -> Iterator[ApacheKafka]:
-    near = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
-    with ApacheKafka(3, server_properties=near, jvm_options=["-Xmx300m"]) as kafka:
-        yield kafka
+on_three_nodes = pytest.mark.xdist_group("together-reads_from_three_nodes")
 
 
 def leader_of(kafka: ApacheKafka, topic: str) -> int:
@@ -364,6 +361,7 @@ def move_away(kafka: ApacheKafka, topic: str) -> None:
     wait_for(lambda: all_in_sync(kafka, topic), "the replicas to be in sync", 60)
 
 
+@on_three_nodes
 def test_a_leader_that_moves_in_the_midst_of_a_read_is_followed_without_librdkafka(three_nodes: ApacheKafka) -> None:
     """KIP-951: the old leader names the new one, and its address."""
     topic = f"topic-{uuid4().hex[:8]}"
@@ -383,6 +381,7 @@ def test_a_leader_that_moves_in_the_midst_of_a_read_is_followed_without_librdkaf
     assert by_both(ranges, settings, move).num_rows == 30_000
 
 
+@on_three_nodes
 def test_a_log_without_the_epoch_that_was_read_is_said_to_be_truncated(
     three_nodes: ApacheKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -422,6 +421,7 @@ def read_from(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     return ports
 
 
+@on_three_nodes
 def test_a_replica_in_our_rack_is_read_instead_of_the_leader(three_nodes: ApacheKafka, read_from: set[int]) -> None:
     """KIP-392. Without a rack, and in the leader's own rack, all comes from the leader."""
     topic = f"topic-{uuid4().hex[:8]}"
@@ -441,6 +441,7 @@ def test_a_replica_in_our_rack_is_read_instead_of_the_leader(three_nodes: Apache
         assert read_from == {port}, rack
 
 
+@on_three_nodes
 def test_partitions_of_several_brokers_are_read_side_by_side_and_one_that_dies_leaves_the_rest(
     three_nodes: ApacheKafka,
 ) -> None:
@@ -453,12 +454,9 @@ def test_partitions_of_several_brokers_are_read_side_by_side_and_one_that_dies_l
     assert by_both(ranges, settings).num_rows == 60_000
     victim = next(node for node in three_nodes.nodes if node.node_id == leaders[0].node_id)
     victim.kill()
-    try:
-        ours, left = natively(ranges, settings)
-        assert left
-        rest = list(read_with_librdkafka(left, settings))
-        found = [*zip(ours["partition"].to_pylist(), ours["offset"].to_pylist(), strict=True)]
-        found += [pair for b in rest for pair in zip(b["partition"].to_pylist(), b["offset"].to_pylist(), strict=True)]
-        assert sorted(found) == [(r.partition, o) for r in ranges for o in range(r.start_offset, r.end_offset)]
-    finally:
-        victim.restart()
+    ours, left = natively(ranges, settings)
+    assert left
+    rest = list(read_with_librdkafka(left, settings))
+    found = [*zip(ours["partition"].to_pylist(), ours["offset"].to_pylist(), strict=True)]
+    found += [pair for b in rest for pair in zip(b["partition"].to_pylist(), b["offset"].to_pylist(), strict=True)]
+    assert sorted(found) == [(r.partition, o) for r in ranges for o in range(r.start_offset, r.end_offset)]

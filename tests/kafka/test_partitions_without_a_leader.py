@@ -24,10 +24,11 @@ def values(first: int, count: int = 10) -> list[bytes]:
     return [str(number).encode() for number in range(first, first + count)]
 
 
+@pytest.mark.xdist_group("together-faults_of_three_nodes")
 def test_a_broker_that_is_gone_for_long_holds_up_only_the_partitions_it_alone_has(
-    apache_kafka_factory: Callable[..., ApacheKafka], caplog: pytest.LogCaptureFixture
+    three_nodes: ApacheKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kafka = apache_kafka_factory(nodes=3)
+    kafka = three_nodes
     topic, group = f"single-{uuid4().hex[:8]}", f"group-{uuid4().hex[:8]}"
     kafka.create_topic(topic, PARTITIONS, replication_factor=1)
     leaders = {index: p.leader for index, p in kafka.admin.list_topics(topic, 30).topics[topic].partitions.items()}

@@ -1,6 +1,5 @@
 """Racks on a cluster that has three: the replica that is read (KIP-392), and the seat that is assigned (KIP-881)."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from uuid import uuid4
 
@@ -22,14 +21,9 @@ from spark_kgroup.runtime.views import GroupView
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.wire.address import parse_bootstrap
 
+pytestmark = pytest.mark.xdist_group("together-reads_from_three_nodes")
+
 RACKS = ("rack-1", "rack-2", "rack-3")
-
-
-@pytest.fixture(scope="module")
-def three_racks() -> Iterator[ApacheKafka]:
-    near = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
-    with ApacheKafka(3, server_properties=near, jvm_options=["-Xmx300m"]) as kafka:
-        yield kafka
 
 
 @pytest.fixture
@@ -67,13 +61,13 @@ def new_topic(kafka: ApacheKafka, replicas: list[list[int]]) -> str:
 
 
 def test_an_executor_reads_from_the_replica_in_its_own_rack_wherever_the_query_says_it_is(
-    three_racks: ApacheKafka, read_from: set[int]
+    three_nodes: ApacheKafka, read_from: set[int]
 ) -> None:
-    topic = new_topic(three_racks, [[1, 2, 3]])
-    produce(three_racks.bootstrap_servers, topic, 2_000, partitions=1, size=400)
-    of_query = {"kafka.bootstrap.servers": three_racks.bootstrap_servers, "kafka.client.rack": "rack-1"}
+    topic = new_topic(three_nodes, [[1, 2, 3]])
+    produce(three_nodes.bootstrap_servers, topic, 2_000, partitions=1, size=400)
+    of_query = {"kafka.bootstrap.servers": three_nodes.bootstrap_servers, "kafka.client.rack": "rack-1"}
     settings, leaders = reading(of_query, topic)
-    ranges = tuple(whole(three_racks.bootstrap_servers, topic, leaders))
+    ranges = tuple(whole(three_nodes.bootstrap_servers, topic, leaders))
     ticket = TicketPayload(
         scan_id=0,
         ticket=0,
@@ -82,7 +76,7 @@ def test_an_executor_reads_from_the_replica_in_its_own_rack_wherever_the_query_s
         settings=replace(settings, reader="native"),
         registry=None,
     )
-    ports = {f"rack-{node.node_id}": node.port for node in three_racks.nodes}
+    ports = {f"rack-{node.node_id}": node.port for node in three_nodes.nodes}
     with sleeping_executor() as executor:
         for own in ("", *RACKS):
             read_from.clear()
@@ -90,10 +84,10 @@ def test_an_executor_reads_from_the_replica_in_its_own_rack_wherever_the_query_s
             assert read_from == {ports[own or "rack-1"]}, own
 
 
-def test_a_driver_hears_in_which_rack_the_home_of_a_seat_is(three_racks: ApacheKafka) -> None:
-    topic = new_topic(three_racks, [[1, 2, 3]])
-    produce(three_racks.bootstrap_servers, topic, 100, partitions=1)
-    with Query(three_racks.bootstrap_servers, topic, {"seat-0": [0]}) as query, sleeping_executor() as executor:
+def test_a_driver_hears_in_which_rack_the_home_of_a_seat_is(three_nodes: ApacheKafka) -> None:
+    topic = new_topic(three_nodes, [[1, 2, 3]])
+    produce(three_nodes.bootstrap_servers, topic, 100, partitions=1)
+    with Query(three_nodes.bootstrap_servers, topic, {"seat-0": [0]}) as query, sleeping_executor() as executor:
         here = replace(executor, rack="rack-2")
         query.run(here, {0: (0, 50)})
         query.run(here, {0: (50, 100)})
@@ -103,13 +97,13 @@ def test_a_driver_hears_in_which_rack_the_home_of_a_seat_is(three_racks: ApacheK
 
 
 def test_seats_get_partitions_with_a_replica_in_their_rack_and_another_rack_counts_from_the_next_rebalance_on(
-    three_racks: ApacheKafka,
+    three_nodes: ApacheKafka,
 ) -> None:
-    topic = new_topic(three_racks, [[1], [2], [3], [1], [2], [3]])
+    topic = new_topic(three_nodes, [[1], [2], [3], [1], [2], [3]])
     at = dict(enumerate(2 * RACKS))
     rack_of = {f"seat-{k}": rack for k, rack in enumerate(RACKS)}
     settings = GroupSettings(
-        bootstrap=parse_bootstrap(three_racks.bootstrap_servers),
+        bootstrap=parse_bootstrap(three_nodes.bootstrap_servers),
         group=f"of-{topic}",
         topics=(topic,),
         instance_ids=tuple(rack_of),

@@ -29,6 +29,8 @@ from spark_kgroup.threads import in_a_thread
 if TYPE_CHECKING:
     from harness.secured import SecuredKafka
 
+pytestmark = pytest.mark.xdist_group("together-secured_kafka")
+
 SCRAM = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": ALICE, "sasl.password": PASSWORDS[ALICE]}
 RECORDS = 20
 

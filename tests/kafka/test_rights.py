@@ -21,6 +21,8 @@ from spark_kgroup.wire.cluster import Cluster
 from spark_kgroup.wire.security.secured import load_security
 from spark_kgroup.wire.security.settings import Security, SecuritySettings
 
+pytestmark = pytest.mark.xdist_group("together-secured_kafka")
+
 RECORDS = 20
 
 

@@ -40,7 +40,7 @@ from spark_kgroup.wire.security.secured import load_security
 from spark_kgroup.wire.security.settings import Security, SecuritySettings, Send
 from spark_kgroup.wire.security.tokens import Token
 
-pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
+pytestmark = [pytest.mark.filterwarnings("error::ResourceWarning"), pytest.mark.xdist_group("together-secured_kafka")]
 
 SECRETS = [*PASSWORDS.values(), "wrong one", "PRIVATE KEY"]
 START_BOUND_S = 20

@@ -46,7 +46,7 @@ RECORDS = 40_000
 ALL = dict.fromkeys(range(PARTITIONS), (0, RECORDS))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # not of the module: one process need not run all of its tests
 def topic(apache_kafka: ApacheKafka, new_topic: MakeTopic) -> str:
     name = new_topic(PARTITIONS)
     for first in range(0, RECORDS * PARTITIONS, RECORDS):

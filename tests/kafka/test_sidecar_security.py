@@ -19,6 +19,8 @@ from spark_kgroup.errors import BrokerError
 if TYPE_CHECKING:
     from harness.secured import SecuredKafka
 
+pytestmark = pytest.mark.xdist_group("together-secured_kafka")
+
 RECORDS = 50_000
 
 TOKEN_LIFE_S = 6

@@ -396,8 +396,9 @@ async def until_rebalancing(connection: Connection, group: str, who: MemberIdent
     raise AssertionError("no rebalance began")
 
 
-def test_leaders_and_coordinators_that_move_are_found(apache_kafka_factory: Callable[..., ApacheKafka]) -> None:
-    kafka = apache_kafka_factory(3)
+@pytest.mark.xdist_group("together-reads_from_three_nodes")
+def test_leaders_and_coordinators_that_move_are_found(three_nodes: ApacheKafka) -> None:
+    kafka = three_nodes
     topic, group = unique("moves"), unique("group")
     kafka.create_topic(topic, partitions=3, replication_factor=3)
     produce(kafka.bootstrap_servers, topic, 6, partitions=3)

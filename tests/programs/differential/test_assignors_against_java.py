@@ -9,9 +9,9 @@ from differential.compare import Findings, compare
 from differential.java import java_answers
 
 FIRST_SEED = 1
-CASES = 20_000
+CASES = 7_000
 LISTED = Path(__file__).with_name("more_moves.txt")
-"""`python -m differential --cases 20000 --seed 1 --write differential/more_moves.txt` in `tests` writes it anew."""
+"""`python -m differential --cases 7000 --seed 1 --write differential/more_moves.txt` in `tests` writes it anew."""
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +23,9 @@ def found() -> Findings:
 def test_each_assignor_was_compared_in_many_cases_and_java_s_answer_was_nearly_always_one(found: Findings) -> None:
     cases = {name: found.counts[f"{name}: cases"] for name in ("range", "roundrobin", "sticky", "cooperative-sticky")}
     assert sum(cases.values()) == CASES
-    assert min(cases.values()) > 1_500
+    assert min(cases.values()) > CASES * 0.075
     failed = {what: count for what, count in found.counts.items() if "Java fails" in what or "Java leaves" in what}
-    assert sum(failed.values()) < 10, failed
+    assert sum(failed.values()) < CASES / 2_000, failed
 
 
 def test_range_and_roundrobin_are_java_s_and_the_sticky_ones_are_balanced_near_and_sticky_as_java_s(
