@@ -96,11 +96,14 @@ class Expulsion:
     Attributes:
         wall_from_s: it happened not before this moment,
         wall_to_s: and not after this one.
+        by_conversion: the seat stayed in the group, and the coordinator, which converted the group, gave its partitions
+            away. So a batch that was under way may be read again though the seat committed it and handed over later.
     """
 
     seat: str
     wall_from_s: float
     wall_to_s: float
+    by_conversion: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +135,7 @@ class ApplicationEvidence:
         """Ranges that may be read again: the last one of each period that ended by lost membership.
 
         Offsets that were committed by then are left out, but for those of a topic's earlier life. A period that was
-        handed over is no such period, even if the same seat was expelled at another time.
+        handed over is no such period, even if the same seat was expelled at another time, but for a conversion.
         """
         found = []
         for period in _periods(self.batches):
@@ -157,10 +160,11 @@ class ApplicationEvidence:
             e.wall_from_s
             for e in self.expulsions
             if e.seat == period.period.seat
+            and (e.by_conversion or not period.handed_over)
             and max(period.wall_began_at_s, period.wall_planned_at_s - _NOTICE_S) <= e.wall_to_s
             and (period.wall_over_at_s is None or e.wall_from_s <= period.wall_over_at_s)
         ]
-        return None if period.handed_over else min(moments, default=None)
+        return min(moments, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -362,7 +362,11 @@ class ChaosWorld:
 
 def _claims_forgotten(query: Query, converted_at_s: Sequence[float]) -> list[Expulsion]:
     """A converted group gives away partitions that a seat was asked for, still read, and claimed."""
-    return [Expulsion(seat=seat, wall_from_s=at_s, wall_to_s=at_s) for at_s in converted_at_s for seat in query.seats]
+    return [
+        Expulsion(seat=seat, wall_from_s=at_s, wall_to_s=at_s, by_conversion=True)
+        for at_s in converted_at_s
+        for seat in query.seats
+    ]
 
 
 def _speaking(protocol: str, session_s: float) -> dict[str, str]:

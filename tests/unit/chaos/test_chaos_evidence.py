@@ -80,6 +80,18 @@ def test_a_seat_that_was_removed_exposes_its_last_batch_unless_it_had_handed_it_
     assert evidence.exposed([]) == exposed
 
 
+@pytest.mark.parametrize(("converted_at_s", "exposed"), [(2.0, [Span(TP, 0, 8)]), (6.0, []), (40.0, [])])
+def test_a_conversion_exposes_a_batch_that_was_not_committed_yet_though_it_was_handed_over_later(
+    converted_at_s: float, exposed: list[Span]
+) -> None:
+    first = Batch(number=0, start=EMPTY, end=position(8), wall_planned_at_s=1.0)
+    without = Checkpoint(topics={"orders": Topic(topic_id="id", first_sight=1)})
+    second = Batch(number=1, start=first.end, end=without, wall_planned_at_s=30.0)
+    converted = Expulsion(seat="main-0", wall_from_s=converted_at_s, wall_to_s=converted_at_s, by_conversion=True)
+    evidence = ApplicationEvidence(name="main", batches=[first, second], rows=[], expulsions=[converted])
+    assert evidence.exposed([Commit(TP, 8, 5.0, by_us=True)]) == exposed
+
+
 def test_a_batch_that_only_carries_a_partition_on_does_not_show_that_its_seat_still_had_it() -> None:
     """The seat is removed after the first batch, and the second one reads nothing of its partition."""
     first = Batch(number=0, start=EMPTY, end=position(8), wall_planned_at_s=1.0)
