@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 CLIENTS: Final = 0
@@ -61,7 +62,8 @@ class Faults:
 
     Attributes:
         delays_s: node -> how much later each piece of its answers to clients comes.
-        reset_every: node -> one answer in so many to clients ends in its midst, with a reset.
+        reset_every: node -> one answer in so many to clients ends in its midst, with a reset: any one of them. Each
+            n-th would be the same step of each login, which no client would get past.
         of_old: nodes that answer clients' Metadata as they did before.
     """
 
@@ -105,7 +107,7 @@ class Links:
         self._ports: dict[tuple[int, str], int] = {}
         self._upstreams: dict[tuple[int, str], int] = {}
         self._metadata: dict[int, dict[bytes, bytes]] = {}
-        self._answers = 0
+        self._random = Random(0)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._next_owners: asyncio.Task[Mapping[Ports, int]] | None = None
         self._looking = asyncio.Lock()
@@ -257,8 +259,7 @@ class Links:
             return True
         if delay_s := self._faults.delays_s.get(node):
             await asyncio.sleep(delay_s)
-        self._answers += 1
-        return not (every := self._faults.reset_every.get(node)) or self._answers % every != 0
+        return not (every := self._faults.reset_every.get(node)) or self._random.randrange(every) != 0
 
     def metadata(self, node: int, question: bytes, answer: bytes) -> bytes:
         """The answer of `node` to a Metadata request, or its earlier one if it is to answer as before."""
