@@ -67,8 +67,6 @@ def node_properties(
         # 2 s and 9 s by default: a node that was killed may come back only when its old registration has expired.
         "broker.heartbeat.interval.ms": "1000",
         "broker.session.timeout.ms": "4000",
-        # 0.5 s by default: a controller writes a record that says nothing, a third of the CPU time of an idle node.
-        "metadata.max.idle.interval.ms": "5000",
         "log.cleaner.dedupe.buffer.size": "16777216",  # default 128 MiB: a quarter of a node's heap
         **more,
     }
