@@ -72,7 +72,7 @@ def test_a_broker_that_is_cut_off_goes_on_answering_with_its_last_metadata(clust
     cluster.links.fail(Faults(cuts=cut_off(cut, nodes)))
     wait_for_word = partial(wait_for, every_s=0.5)  # each look takes a new connection, or an admin client
     try:
-        wait_for_word(lambda: word_of(cluster, others[0])["orders"] <= set(others), "the others to lead all", 60)
+        wait_for_word(lambda: word_of(cluster, others[0])["orders"] <= set(others), "the others to lead all", 180)
         wait_for_word(lambda: created(cluster, others[0], "later", len(others)), "the others to have a new topic", 180)
         assert word_of(cluster, cut).keys() == {"orders"}
     finally:
