@@ -121,6 +121,7 @@ class KafkaNode:
         self._log_start = 0
         self.interruptions = 0
         self._paused = False
+        self._data_elsewhere = False
 
     @property
     def pid(self) -> int:
@@ -146,6 +147,7 @@ class KafkaNode:
     def configure(self, properties: Mapping[str, str]) -> None:
         """Write the node's properties, with log.dirs added."""
         self.directory.mkdir(parents=True, exist_ok=True)
+        self._data_elsewhere = "log.dirs" in properties
         own = {"log.dirs": str(self.directory / "data"), **properties}
         text = "".join(f"{name}={_escape(value)}\n" for name, value in own.items())
         self._properties_path.write_text(text)
@@ -154,16 +156,17 @@ class KafkaNode:
         """Prepare the data directory unless it already holds data. `more` are arguments of Kafka's storage tool.
 
         The tool takes 0.6 s of CPU time, and what it writes differs from node to node only in `_META`: so it runs once
-        in a process, and later nodes get copies.
+        in a process, and later nodes get copies, unless their properties name other `log.dirs`.
         """
         data = self.directory / "data"
         if (data / _META).exists():
             return
         key = (jvm.jars, tuple(more))
-        if key not in _formatted:
+        if key not in _formatted or self._data_elsewhere:
             arguments = ["format", "--cluster-id", cluster_id, "--config", str(self._properties_path), *more]
             jvm.tool("kafka.tools.StorageTool", arguments, START_TIMEOUT_S)
-            _formatted[key] = {path.name: path.read_bytes() for path in data.iterdir() if path.is_file()}
+            if not self._data_elsewhere:
+                _formatted[key] = {path.name: path.read_bytes() for path in data.iterdir() if path.is_file()}
             return
         data.mkdir(parents=True, exist_ok=True)
         for name, content in _formatted[key].items():

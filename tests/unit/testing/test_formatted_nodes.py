@@ -60,6 +60,16 @@ def test_another_release_and_other_users_are_formatted_by_the_tool(tmp_path: Pat
     assert len(calls) == 2
 
 
+def test_nodes_whose_data_is_elsewhere_are_formatted_by_the_tool(tmp_path: Path) -> None:
+    """`log.dirs` among a caller's server properties: the tool alone knows where to write."""
+    jvm, calls = storage_tool(tmp_path)
+    KafkaNode(1, tmp_path / "a", 1).format(jvm, "c")
+    elsewhere = KafkaNode(1, tmp_path / "b", 1)
+    elsewhere.configure({"log.dirs": str(tmp_path / "elsewhere")})
+    elsewhere.format(jvm, "c")
+    assert len(calls) == 2
+
+
 def test_a_directory_that_holds_data_stays_as_it_is(tmp_path: Path) -> None:
     jvm, calls = storage_tool(tmp_path)
     node = KafkaNode(1, tmp_path, 1)
