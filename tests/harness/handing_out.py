@@ -55,6 +55,7 @@ def name_groups(items: list[pytest.Item]) -> None:
     for item in items:
         groups = sorted({mark.args[0] for mark in item.iter_markers("xdist_group")})
         if groups and without_group(item.nodeid) == item.nodeid:
+            # pytest has no public way to rename a test, and its types do not show this one.
             item._id = item._id.parse(f"{item.nodeid}@{'_'.join(groups)}")  # type: ignore[attr-defined, unused-ignore]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Final
 
@@ -105,10 +105,11 @@ class RegistryClient:
 
     def report_hung(self, home: SidecarAddress, seat: str) -> None:
         """Let the sidecar at a seat's home end the seat's server that hangs. The next read there starts another one."""
-        with suppress(ChannelEnded, KeyRefused):  # the next worker that finds it hung reports it
-            channel = connect((home.host, home.port), self._key, home.server)
+        with (
+            suppress(ChannelEnded, KeyRefused),  # the next worker that finds it hung reports it
+            closing(connect((home.host, home.port), self._key, home.server)) as channel,
+        ):
             channel.say(Hung(query=self._query, seat=seat))
-            channel.close()
 
     def _ways(self, sidecars: Sequence[SidecarAddress], *, all_of_them: bool) -> Sequence[SidecarAddress | None]:
         """The registry itself (None) and sidecars that ask it. Those that failed lately come last, or not at all."""
