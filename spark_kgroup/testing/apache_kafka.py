@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -256,6 +256,17 @@ class ApacheKafka:
         self._await_done(future, f"add partitions to {topic}")
         self._await_leaders(topic, total)
 
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, and return once no node names it. A node may go on naming it after the deletion is confirmed.
+
+        Raises:
+            EnvironmentProblem: the broker refused, or was not done in time.
+        """
+        self._await_done(self.admin.delete_topics([name])[name], f"delete topic {name}")
+        self._await_metadata(
+            lambda metadata: name not in metadata.topics, f"still names topic {name}, which was deleted,"
+        )
+
     def tool(self, main_class: str, *arguments: str, timeout_s: float = _TOOL_TIMEOUT_S) -> str:
         """Run one of Kafka's own command-line classes, and return its standard output.
 
@@ -387,18 +398,22 @@ class ApacheKafka:
             return None
 
     def _await_leaders(self, topic: str, partitions: int) -> None:
-        """Wait until each node shows leaders for all of `partitions`.
+        """Wait until each node shows leaders for all of `partitions`."""
+        self._await_metadata(
+            lambda metadata: _has_leaders(metadata, topic, partitions), f"knows no leaders of topic {topic}"
+        )
+
+    def _await_metadata(self, is_wanted: Callable[[ClusterMetadata], bool], otherwise: str) -> None:
+        """Wait until each node's metadata is as wanted. `otherwise` says in the error what a node does instead.
 
         Not all of them know of a change at once: "It may take several seconds after CreateTopics returns success for
         all the brokers to become aware that the topic has been created" (Java's Admin.createTopics).
         """
         deadline = time.monotonic() + _TOPIC_TIMEOUT_S
         for node in [node for node in self.nodes if node.answers]:
-            while not _has_leaders(self._fetch_metadata(node), topic, partitions):
+            while (metadata := self._fetch_metadata(node)) is None or not is_wanted(metadata):
                 if time.monotonic() > deadline:
-                    raise EnvironmentProblem(
-                        f"Node {node.node_id} knows no leaders of topic {topic} after {_TOPIC_TIMEOUT_S:.0f} s."
-                    )
+                    raise EnvironmentProblem(f"Node {node.node_id} {otherwise} after {_TOPIC_TIMEOUT_S:.0f} s.")
                 time.sleep(_POLL_S)
 
     @staticmethod
@@ -433,7 +448,7 @@ def _shows(metadata: ClusterMetadata | None, node_ids: set[int]) -> bool:
     return metadata is not None and metadata.controller_id >= 0 and node_ids <= set(metadata.brokers)
 
 
-def _has_leaders(metadata: ClusterMetadata | None, topic: str, partitions: int) -> bool:
-    described = metadata.topics.get(topic) if metadata is not None else None
+def _has_leaders(metadata: ClusterMetadata, topic: str, partitions: int) -> bool:
+    described = metadata.topics.get(topic)
     leaders = [partition.leader for partition in described.partitions.values()] if described is not None else []
     return len(leaders) == partitions and min(leaders) >= 0

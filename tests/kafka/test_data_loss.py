@@ -39,10 +39,6 @@ def delete_records(kafka: ApacheKafka, topic: str, partition: int, before: int) 
     kafka.admin.delete_records([where])[where].result(30)
 
 
-def delete_topic(kafka: ApacheKafka, topic: str) -> None:
-    kafka.admin.delete_topics([topic])[topic].result(30)
-
-
 # ----------------------------------------------------------------------------------------------- executors
 
 
@@ -151,7 +147,7 @@ def test_a_topic_that_is_deleted_does_not_hold_up_other_topics(
     gone, there = new_topic(1), new_topic(1)
     for topic in (gone, there):
         produce(apache_kafka.bootstrap_servers, topic, 50, partitions=1)
-    delete_topic(apache_kafka, gone)
+    apache_kafka.delete_topic(gone)
     reads = seat(apache_kafka, [OffsetRange(gone, 0, 10, 50), OffsetRange(there, 0, 10, 50)], fail=True)
     message = f"Offsets 10 to 49 of {gone}-0 were still to be read, but the partition does not exist any more"
     assert_loss(batches_of, reads, message, {(there, 0): list(range(10, 50))}, caplog)
@@ -224,7 +220,7 @@ def test_a_query_whose_topic_is_deleted_and_comes_back(
         query.read(gone, 10)
         query.read(there, 10)
         query.settle()
-        delete_topic(apache_kafka, gone)
+        apache_kafka.delete_topic(gone)
         produce(server, there, 5, partitions=1, first=10)
         message = failure_of(query)
         assert f"Offsets 10 on of {gone}-0 were still to be read, but the partition does not exist any more" in message
@@ -265,8 +261,7 @@ def test_a_query_whose_topic_is_created_anew(
 
 def renew(kafka: ApacheKafka, topic: str, partitions: int, records: int) -> None:
     """Delete a topic and create another one with so many records in each partition, from value 1000 on."""
-    delete_topic(kafka, topic)
-    wait_for(lambda: topic not in kafka.admin.list_topics(timeout=10).topics, "the topic to be gone")
+    kafka.delete_topic(topic)
     kafka.create_topic(topic, partitions)
     produce(kafka.bootstrap_servers, topic, records * partitions, partitions=partitions, first=1000)
 

@@ -210,12 +210,8 @@ def test_rows_of_a_batch_are_bounded(
 # ---------------------------------------------------------------------------------------- transactions
 
 
-def delete_topic(kafka: ApacheKafka, topic: str) -> None:
-    kafka.admin.delete_topics([topic])[topic].result(30)
-
-
 def recreate(kafka: ApacheKafka, topic: str, values: Sequence[bytes]) -> None:
-    delete_topic(kafka, topic)
+    kafka.delete_topic(topic)
     kafka.create_topic(topic, partitions=2)
     fill(Producer({"bootstrap.servers": kafka.bootstrap_servers}), topic, values)
 
@@ -265,7 +261,7 @@ def test_a_topic_that_is_gone_when_its_records_are_handed_out_was_not_created_ag
 ) -> None:
     ids = TopicIds({topic: "1" * 32}, {"bootstrap.servers": apache_kafka.bootstrap_servers}, 10.0)
     assert ids.changed([topic]) == {topic: hex_id(apache_kafka.admin, topic)}
-    delete_topic(apache_kafka, topic)
+    apache_kafka.delete_topic(topic)
     assert ids.changed([topic]) == {}
 
 

@@ -77,7 +77,7 @@ def test_a_topic_deleted_during_a_query_fails_it_and_costs_other_topics_no_recor
     read = options(server, f"{gone},{there}", group)
     query = start(spark, read, tmp_path / "cp", collected)
     await_rows(query, collected, 40)
-    apache_kafka.admin.delete_topics([gone])[gone].result(30)
+    apache_kafka.delete_topic(gone)
     message = rf"DataLoss: Offsets 10 on of {gone}-0 .+ the partition does not exist any more.+failOnDataLoss"
     with pytest.raises(Exception, match=message):
         query.awaitTermination(120)

@@ -80,7 +80,7 @@ def gigabyte(apache_kafka: ApacheKafka) -> Iterator[str]:
     apache_kafka.create_topic(topic, partitions=8)
     produce_kilobytes(apache_kafka.bootstrap_servers, topic, GIGABYTE[0], partitions=8)
     yield topic
-    apache_kafka.admin.delete_topics([topic])[topic].result(30)
+    apache_kafka.delete_topic(topic)
 
 
 def test_a_gigabyte_in_one_batch_keeps_workers_small(

@@ -1,7 +1,8 @@
-"""A cluster counts as ready, and a topic as created, when every node that answers says so itself."""
+"""A cluster counts as ready, and a topic as created or deleted, when every node that answers says so itself."""
 
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,6 +61,23 @@ def test_the_answer_of_another_node_does_not_count_for_the_one_that_is_asked(mon
     kafka, asked = cluster(monkeypatch, lambda port, time: shown([1, 2], by=1 if time < LAGS_FOR else port))
     kafka._await_leaders("t", 2)
     assert asked == {1: 1, 2: LAGS_FOR, 3: LAGS_FOR}
+
+
+def test_a_deleted_topic_is_awaited_until_no_node_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(port: int, time: int) -> Any:
+        if port == 3 and time == 1:
+            raise KafkaException("busy")
+        if port == 2 and time < LAGS_FOR:
+            return shown([1, 2], by=port)
+        return SimpleNamespace(topics={}, orig_broker_id=port)
+
+    confirmed: Future[None] = Future()
+    confirmed.set_result(None)
+    kafka, asked = cluster(monkeypatch, answer)
+    admin = SimpleNamespace(delete_topics=lambda names: dict.fromkeys(names, confirmed))
+    monkeypatch.setattr(ApacheKafka, "admin", admin)
+    kafka.delete_topic("t")
+    assert asked == {1: 1, 2: LAGS_FOR, 3: 2}
 
 
 def test_a_cluster_is_ready_when_each_node_that_answers_shows_all(monkeypatch: pytest.MonkeyPatch) -> None:
