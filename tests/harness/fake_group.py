@@ -674,7 +674,8 @@ class FakeGroup:
         if self._asked[-COMMITS_PER_INSTANT_MAX:] == [self.now_ms] * COMMITS_PER_INSTANT_MAX:
             raise Violation("commits again and again without letting time pass")
         acknowledged: set[TopicPartition] = set()
-        for commit in commits:
+        # In an order that a seed repeats: the caller's order may depend on Python's hashes.
+        for commit in sorted(commits, key=lambda commit: commit.seat.instance_id):
             seen, offsets, name = commit.seat, commit.positions, commit.seat.instance_id
             seat, fate = self.seats[name], self.commit_fate()
             if seen.identity.generation == NO_GENERATION:

@@ -5,8 +5,11 @@ Each world has a seed, which a failure names. `KGROUP_SIMULATION_SEEDS=500` runs
 
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from harness.fake_driver import Crash, Driver, dumps, loads
@@ -254,3 +257,24 @@ def test_random_worlds_keep_every_promise(first_seed: int, losses: bool, leaders
             raise AssertionError(
                 f"seed {seed}, losses={losses}, leaders={leaders}: {error}\n{world.history}"
             ) from error
+
+
+HISTORIES = """
+from test_boundary_world import BoundaryWorld
+for seed in range(6):
+    world = BoundaryWorld(seed, losses=True, leaders=True)
+    world.run(triggers=25)
+    print(world.history)
+"""
+
+
+def test_a_seed_repeats_its_world_whatever_seed_python_s_hashes_have() -> None:
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+
+    def histories(hash_seed: str) -> str:
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path}
+        return subprocess.run(
+            [sys.executable, "-c", HISTORIES], env=environment, capture_output=True, text=True, check=True
+        ).stdout
+
+    assert histories("0") == histories("1")
