@@ -47,6 +47,24 @@ _CONVERTED: Final = re.compile(
 partition that a cooperative member had been asked for, and claimed in its last join since it still read it, then has no
 owner."""
 
+_COMING_BACK: Final = re.compile(
+    r"^(?P<at>\S+ \S+),(?P<ms>\d+) .*\[GroupId (?P<group>\S+)\] "
+    r"Static member (?:\S+ )?with instance id (?P<seat>\S+) "
+    r"(?P<does>cannot join|temporarily left|re-joins the consumer group using the consumer protocol)"
+)
+"""Kafka: GroupMetadataManager. A driver that is back finds its seat taken, releases it as that member, and joins."""
+
+_TARGET: Final = re.compile(
+    r"^(?P<at>\S+ \S+),(?P<ms>\d+) .*\[GroupId (?P<group>\S+)\] Computed a new target assignment for epoch"
+)
+"""Kafka: GroupMetadataManager.maybeUpdateTargetAssignment."""
+
+_DESCRIBED_AGO_MAX_S: Final = 1.0
+"""How long before its first join a driver may have looked which of its partitions the group wants for others."""
+
+_TARGET_LATE_MAX_S: Final = 0.1
+"""How much later than the line of the join the line of the target may be that the join was answered from."""
+
 _JOINED: Final = re.compile(r"(?P<at>[0-9.]+) seat (?P<seat>\S+) joins the next generation: ")
 """`spark_kgroup.runtime.seats`, behind the time that `harness.stop_points` puts before a line."""
 
@@ -174,6 +192,36 @@ def conversions(logs: Sequence[Path], group: str) -> list[float]:
     """When the coordinators converted the group to type consumer (wall clock, in seconds)."""
     lines = (line for log in logs for line in log.read_text(errors="replace").splitlines())
     return [_wall_at_s(match) for line in lines if (match := _CONVERTED.match(line)) and match["group"] == group]
+
+
+def given_away_at_a_return(logs: Sequence[Path], group: str) -> list[Expulsion]:
+    """Targets that the coordinator made in the moments in which seats came back (docs/explain/promises.md).
+
+    A driver looks once which of its partitions the group wants for others, and keeps those until their batch is done.
+    What a target takes after this look, and before the join, is another member's at once.
+    """
+    lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
+    found = [match for line in lines if (match := _TARGET.match(line)) and match["group"] == group]
+    targets_at_s = [_wall_at_s(match) for match in found]
+    return [
+        Expulsion(seat=seat, wall_from_s=at_s, wall_to_s=at_s, given_away=True)
+        for seat, began_at_s, joined_at_s in _returns(lines, group)
+        for at_s in targets_at_s
+        if began_at_s - _DESCRIBED_AGO_MAX_S <= at_s <= joined_at_s + _TARGET_LATE_MAX_S
+    ]
+
+
+def _returns(lines: Sequence[str], group: str) -> Iterator[tuple[str, float, float]]:
+    """(seat, when it first asked to join, when it had joined) of each seat that came back, on the wall clock."""
+    began_at_s: dict[str, float] = {}
+    for line in lines:
+        if (match := _COMING_BACK.match(line)) is None or match["group"] != group:
+            continue
+        at_s, seat = _wall_at_s(match), match["seat"]
+        if match["does"].startswith("re-joins"):
+            yield seat, began_at_s.pop(seat, at_s), at_s
+        else:
+            began_at_s.setdefault(seat, at_s)
 
 
 def _wall_at_s(match: re.Match[str]) -> float:

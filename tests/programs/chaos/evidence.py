@@ -96,14 +96,15 @@ class Expulsion:
     Attributes:
         wall_from_s: it happened not before this moment,
         wall_to_s: and not after this one.
-        by_conversion: the seat stayed in the group, and the coordinator, which converted the group, gave its partitions
-            away. So a batch that was under way may be read again though the seat committed it and handed over later.
+        given_away: the seat stayed in the group, and the coordinator gave its partitions away: it converted the group,
+            or made a new target in the moment in which a driver came back. So a batch that was under way may be read
+            again though the seat committed it and handed over later.
     """
 
     seat: str
     wall_from_s: float
     wall_to_s: float
-    by_conversion: bool = False
+    given_away: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,13 +136,16 @@ class ApplicationEvidence:
         """Ranges that may be read again: the last one of each period that ended by lost membership.
 
         Offsets that were committed by then are left out, but for those of a topic's earlier life. A period that was
-        handed over is no such period, even if the same seat was expelled at another time, but for a conversion.
+        handed over is no such period, even if the same seat was expelled at another time, unless the coordinator gave
+        its partitions away.
         """
         found = []
         for period in _periods(self.batches):
             if (lost_at_s := self._wall_lost_at_s(period)) is not None and period.last_read is not None:
                 tp, first, end = period.last_read
-                lives = (life.wall_at_s for life in recreated if life.topic == tp.topic and life.wall_at_s <= lost_at_s)
+                # The moment of the loss is the earliest possible one, and may be before the topic's present life.
+                life_known_at_s = max(lost_at_s, period.wall_shown_at_s)
+                lives = (r.wall_at_s for r in recreated if r.topic == tp.topic and r.wall_at_s <= life_known_at_s)
                 life_began_at_s = max(lives, default=0.0)
                 known = max(
                     (c.offset for c in commits if c.partition == tp and life_began_at_s <= c.wall_at_s <= lost_at_s),
@@ -160,7 +164,7 @@ class ApplicationEvidence:
             e.wall_from_s
             for e in self.expulsions
             if e.seat == period.period.seat
-            and (e.by_conversion or not period.handed_over)
+            and (e.given_away or not period.handed_over)
             and max(period.wall_began_at_s, period.wall_planned_at_s - _NOTICE_S) <= e.wall_to_s
             and (period.wall_over_at_s is None or e.wall_from_s <= period.wall_over_at_s)
         ]
@@ -221,12 +225,14 @@ class _OwnedPeriod:
     """One ownership period as the batches show it.
 
     Attributes:
+        wall_shown_at_s: when the first batch was planned that shows it.
         wall_planned_at_s: when the last batch was planned that reads of it. A batch that reads nothing of it carries
             the entry on, though the seat may have lost it.
     """
 
     period: Period
     wall_began_at_s: float
+    wall_shown_at_s: float
     wall_planned_at_s: float = 0.0
     wall_over_at_s: float | None = None
     last_read: Span | None = None
@@ -254,6 +260,7 @@ def _periods(batches: Sequence[Batch]) -> Iterator[_OwnedPeriod]:
                 open_periods[tp] = _OwnedPeriod(
                     period=owned.period,
                     wall_began_at_s=wall_before_s,
+                    wall_shown_at_s=batch.wall_planned_at_s,
                     last_read=_unacknowledged(before.get(tp), owned.period),
                 )
         for span in batch.spans:

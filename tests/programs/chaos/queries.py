@@ -34,9 +34,6 @@ _ENDS_AT_START: Final = (
 )
 """How a query may end before it has done a batch: not by a fault of ours. One at work goes on."""
 
-_STARTING: Final = "runtime.start()"
-"""Stands in the traceback of a reader that was being started, be it by a driver that tries again by itself."""
-
 _HEARD_AGO_MAX_S: Final = 2.0
 """How long before a silence a seat and its coordinator may have heard of each other: heartbeats are 1 s apart."""
 
@@ -68,7 +65,7 @@ class Query:
         self.seats = [f"{name}-{seat}" for seat in range(int(read["members"]))]
         self._read = dict(read)
         self._application: Application | None = None
-        self._done_before = 0
+        self._planned_before = 0
         self._wall_gone_at_s: float | None = None
 
     @property
@@ -83,17 +80,17 @@ class Query:
     @property
     def batches_done(self) -> int:
         """How many batches are in Spark's commit log."""
-        return len(list((self.folder / "checkpoint" / "commits").glob("[0-9]*")))
+        return self._batches_in("commits")
 
     @property
     def at_work(self) -> bool:
-        """Whether it has done a batch since it was started."""
-        return self.batches_done > self._done_before
+        """Whether it has done a batch that it planned since it was started. An earlier one is replayed before that."""
+        return self.batches_done > self._planned_before
 
     def start(self) -> None:
         """Start it, or start it again."""
         self._application = self._kind(self.folder, self._read, master="local[2,4]", conf=SPARK_CONF).start()
-        self._done_before = self.batches_done
+        self._planned_before = self._batches_in("offsets")
         self._silent_until_now()
 
     def revive(self) -> str | None:
@@ -101,7 +98,7 @@ class Query:
         if self._application is None or self.running:
             return None
         at_work, output = self.at_work, self._bury()
-        if (at_work and _STARTING not in output) or not any(reason in output for reason in _ENDS_AT_START):
+        if at_work or not any(reason in output for reason in _ENDS_AT_START):
             self.failures.append(Failure(_brief(output), time.time()))
         self.start()
         return _brief(output)
@@ -184,6 +181,9 @@ class Query:
             if end - begin >= self.silence_s
             for seat in self.seats
         ]
+
+    def _batches_in(self, log: str) -> int:
+        return len(list((self.folder / "checkpoint" / log).glob("[0-9]*")))
 
     def _running_application(self) -> Application:
         assert self._application is not None, f"query {self.name} is not running"

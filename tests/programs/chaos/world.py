@@ -326,9 +326,10 @@ class ChaosWorld:
         logs = [path for node in (1, 2, 3) if (path := self.folder / f"kafka/node-{node}/server.log").exists()]
         removed = collect.expulsions_by_brokers(logs, GROUP)
         converted_at_s = collect.conversions(logs, GROUP)
+        given_away = collect.given_away_at_a_return(logs, GROUP)
         return [
             collect.application_evidence(
-                query, [*removed, *self._cut_off(query), *_claims_forgotten(query, converted_at_s)]
+                query, [*removed, *given_away, *self._cut_off(query), *_claims_forgotten(query, converted_at_s)]
             )
             for query in (self.main, self.second)
         ]
@@ -363,7 +364,7 @@ class ChaosWorld:
 def _claims_forgotten(query: Query, converted_at_s: Sequence[float]) -> list[Expulsion]:
     """A converted group gives away partitions that a seat was asked for, still read, and claimed."""
     return [
-        Expulsion(seat=seat, wall_from_s=at_s, wall_to_s=at_s, by_conversion=True)
+        Expulsion(seat=seat, wall_from_s=at_s, wall_to_s=at_s, given_away=True)
         for at_s in converted_at_s
         for seat in query.seats
     ]

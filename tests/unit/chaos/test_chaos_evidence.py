@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from chaos.collect import commit_of, conversions, expulsions_by_brokers, joins, planned_batches
+from chaos.collect import commit_of, conversions, expulsions_by_brokers, given_away_at_a_return, joins, planned_batches
 from chaos.evidence import ApplicationEvidence, Batch, Commit, Expulsion, Join, Span
+from history.facts import Recreated
 
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
 from spark_kgroup.model import TopicPartition
@@ -87,9 +88,21 @@ def test_a_conversion_exposes_a_batch_that_was_not_committed_yet_though_it_was_h
     first = Batch(number=0, start=EMPTY, end=position(8), wall_planned_at_s=1.0)
     without = Checkpoint(topics={"orders": Topic(topic_id="id", first_sight=1)})
     second = Batch(number=1, start=first.end, end=without, wall_planned_at_s=30.0)
-    converted = Expulsion(seat="main-0", wall_from_s=converted_at_s, wall_to_s=converted_at_s, by_conversion=True)
+    converted = Expulsion(seat="main-0", wall_from_s=converted_at_s, wall_to_s=converted_at_s, given_away=True)
     evidence = ApplicationEvidence(name="main", batches=[first, second], rows=[], expulsions=[converted])
     assert evidence.exposed([Commit(TP, 8, 5.0, by_us=True)]) == exposed
+
+
+def test_commits_of_a_topic_s_earlier_life_do_not_cover_a_batch_of_its_present_one() -> None:
+    """The seat may have been expelled before the topic was created anew, or after."""
+    batch = Batch(number=0, start=EMPTY, end=position(8), wall_planned_at_s=20.0)
+    lost = replace(position(8), owned={}, lost={TP: 8})
+    last = Batch(number=1, start=batch.end, end=lost, wall_planned_at_s=30.0)
+    removed = Expulsion(seat="main-0", wall_from_s=5.0, wall_to_s=25.0)
+    evidence = ApplicationEvidence(name="main", batches=[batch, last], rows=[], expulsions=[removed])
+    earlier = Commit(TP, 1_000, 4.0, by_us=True)
+    assert evidence.exposed([earlier], [Recreated("orders", 10.0)]) == [Span(TP, 0, 8)]
+    assert evidence.exposed([earlier], []) == []
 
 
 def test_a_batch_that_only_carries_a_partition_on_does_not_show_that_its_seat_still_had_it() -> None:
@@ -126,6 +139,32 @@ def test_evidence_of_a_brokers_log_is_when_it_converted_the_group(tmp_path: Path
         "Converted the classic group to a consumer group. (org.apache.kafka.coordinator.group.GroupMetadataManager)\n"
     )
     assert conversions([log], "chaos") == [time.mktime((2026, 11, 21, 15, 35, 27, 0, 0, -1)) + 0.412]
+
+
+RETURN_LOG = f"""\
+2026-11-21 15:35:07,000 {_IN_CHAOS} Computed a new target assignment for epoch 7 with 'uniform' assignor in 0ms. (x)
+2026-11-21 15:35:08,758 {_IN_CHAOS} Static member SdO3NmZqTBuGl1dV4gRQCQ with instance id main-0 cannot join the group \
+because the instance id is owned by member 2GMgIV27RxmIeG4sUQgmsQ. (x)
+2026-11-21 15:35:08,795 {_IN_CHAOS} Static member 2GMgIV27RxmIeG4sUQgmsQ with instance id main-0 temporarily left the \
+consumer group. (x)
+2026-11-21 15:35:08,806 {_IN_CHAOS} Static member with instance id main-0 re-joins the consumer group using the \
+consumer protocol. Created a new member qRb7HNw1QHC97BokmOCsdQ to replace the existing member 2GMgIV27RxmIeG4sUQgmsQ.
+2026-11-21 15:35:08,806 {_IN_CHAOS} Computed a new target assignment for epoch 8 with 'uniform' assignor in 0ms. (x)
+2026-11-21 15:35:09,412 {_IN_CHAOS} Computed a new target assignment for epoch 9 with 'uniform' assignor in 0ms. (x)
+2026-11-21 15:35:09,500 {_IN_CHAOS.replace("chaos", "other")} Computed a new target assignment for epoch 3 with \
+'uniform' assignor in 0ms. (x)
+2026-11-21 15:35:09,530 {_IN_CHAOS.replace("chaos", "other")} Static member with instance id main-1 re-joins the \
+consumer group using the consumer protocol. Created a new member a to replace the existing member b. (x)
+"""
+
+
+def test_evidence_of_a_brokers_log_is_a_target_made_in_the_moment_in_which_a_seat_came_back(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(RETURN_LOG)
+    (given_away,) = given_away_at_a_return([log], "chaos")
+    assert given_away.seat == "main-0"
+    assert given_away.given_away
+    assert given_away.wall_from_s == time.mktime((2026, 11, 21, 15, 35, 8, 0, 0, -1)) + 0.806
 
 
 def test_evidence_of_a_members_log_is_when_each_seat_joined_anew(tmp_path: Path) -> None:
