@@ -13,6 +13,8 @@ from typing import IO, Any
 
 _TAIL_LINES = 60
 
+_NICE = ("nice", "-n", "10")
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -40,6 +42,8 @@ class Lane:
         name: of the target.
         processes: how many test processes the target keeps busy, as `--at-once` counts them.
         seeded: whether its pytest has Hypothesis, which takes a seed.
+        background: it computes all the time and waits for no other process, so it takes the CPU time that the others
+            leave idle.
         wall_s: seconds from start to end.
         cpu_s: CPU seconds of the lane and of all its descendants that were waited for.
     """
@@ -47,6 +51,7 @@ class Lane:
     name: str
     processes: int = 1
     seeded: bool = False
+    background: bool = False
     total: int = 0
     passed: int = 0
     failures: list[Failure] = field(default_factory=list)
@@ -68,7 +73,7 @@ class Lane:
         self._started_at_s = time.monotonic()
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                ["make", "--no-print-directory", self.name, f"PYTEST={options}"],
+                [*(_NICE if self.background else ()), "make", "--no-print-directory", self.name, f"PYTEST={options}"],
                 cwd=root,
                 env=environment,
                 stdin=subprocess.DEVNULL,

@@ -13,6 +13,8 @@ from uuid import uuid4
 from lanes.lane import Failure, Lane
 
 _LOOK_EVERY_S = 0.2
+
+_AT_ONCE_IN_BACKGROUND = 2
 _TELL_EVERY_S = 60.0
 
 _MARK = "KGROUP_LANES_RUN"
@@ -29,7 +31,7 @@ class Run:
 
     Args:
         lanes: the longest first: they start in this order, as soon as there is room.
-        at_once: how many test processes may be busy at once.
+        at_once: how many test processes may be busy at once, beside those of lanes in the background.
         keep_going: finish all lanes when one has failed.
         folder: of logs and events.
         root: where the Makefile is.
@@ -66,8 +68,9 @@ class Run:
         told_at_s = time.monotonic()
         try:
             while waiting or running:
-                while waiting and self._room(running, waiting[0]):
-                    running.append(self._start(waiting.pop(0)))
+                for lane in self._next(waiting, running):
+                    waiting.remove(lane)
+                    running.append(self._start(lane))
                 time.sleep(_LOOK_EVERY_S)
                 for lane in running:
                     lane.look()
@@ -90,9 +93,15 @@ class Run:
         minutes, seconds = divmod(round(time.monotonic() - self._began_at_s), 60)
         return f"{minutes:3}:{seconds:02}"
 
-    def _room(self, running: list[Lane], lane: Lane) -> bool:
-        busy = sum(other.processes for other in running)
-        return not running or busy + lane.processes <= self._at_once
+    def _next(self, waiting: list[Lane], running: list[Lane]) -> Iterator[Lane]:
+        """Those of `waiting` that may start now, in their order; lanes in the background have room of their own."""
+        for background, at_once in ((False, self._at_once), (True, _AT_ONCE_IN_BACKGROUND)):
+            busy = sum(lane.processes for lane in running if lane.background == background)
+            for lane in [lane for lane in waiting if lane.background == background]:
+                if busy and busy + lane.processes > at_once:
+                    break
+                busy += lane.processes
+                yield lane
 
     def _start(self, lane: Lane) -> Lane:
         environment = {**os.environ, _MARK: self._mark}
