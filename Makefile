@@ -124,7 +124,7 @@ differential: setup  ## CASES=200000 random groups, our assignors beside Java's;
 # Spark runs the wheel, never the source tree: what is not packaged must fail here. The sources of `spark_kgroup`
 # and `pyspark_kgroup` are not on the path of this environment.
 test-spark: $(SPARK_VENV)/.installed  ## Spark with the wheel installed; SPARK=4.0.4 for another PySpark
-	$(SPARK_VENV)/bin/pytest -m "$(WHICH)" -n 3 $(ONE_BY_ONE) $(PYTEST) $(or $(TESTS),tests/spark)
+	$(SPARK_VENV)/bin/pytest -m "$(WHICH)" -n 2 $(ONE_BY_ONE) $(PYTEST) $(or $(TESTS),tests/spark)
 
 # What speaks of membership, under the protocol that CI runs with the most telling tests alone (`group_protocol`).
 ABOUT_MEMBERSHIP := tests/spark/test_sharing_a_group.py tests/spark/test_gone_and_back.py tests/spark/test_fenced.py \

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 _TAIL_LINES = 60
 
-_NICE = ("nice", "-n", "10")
+_NICE = ("nice", "-n", "19")
 
 
 @dataclass(frozen=True)

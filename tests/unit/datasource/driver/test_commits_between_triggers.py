@@ -93,7 +93,7 @@ def progress(reader: Where, end: Checkpoint, **changed: Any) -> dict[str, Any]:
 
 
 def test_a_query_without_progress_for_a_while_has_its_last_end_told_to_its_reader(
-    world: World, reader: Where, digests: list[str]
+    world: World, reader: Where, digests: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group, driver = world(records=10)
     ends = DurableEnds()
@@ -101,7 +101,9 @@ def test_a_query_without_progress_for_a_while_has_its_last_end_told_to_its_reade
     first = driver.durable
     group.produce(P0, 1)
     driver.drain()
-    ends.put("run", progress(reader, first))
+    with monkeypatch.context() as later:
+        later.setattr(durable_ends, "DURABLE_TOLD_AFTER_MS", 60_000)
+        ends.put("run", progress(reader, first))
     ends.put("run", progress(reader, driver.durable))
     wait_for(lambda: digests, "the reader to be told", 10)
     assert digests == [driver.durable.digest]
