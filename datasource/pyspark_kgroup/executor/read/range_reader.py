@@ -478,6 +478,8 @@ class _Unread:
 
     def _on_damaged(self, partition: TopicPartition, error: KafkaError) -> None:
         """Have a batch read again whose checksum is wrong or which makes no sense: librdkafka would go on behind it."""
+        if partition in self._damaged:
+            return  # librdkafka has fetched it twice before it was told to go back: it is not read again yet
         position = self._positions[partition]
         at, reads = self._read_at.get(partition, (position, 0))
         reads = reads + 1 if at == position else 1

@@ -1,7 +1,7 @@
 """How long librdkafka may try in vain before a read fails, and its errors' meanings. The rest is tested on Kafka."""
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Message
 
 from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka, MalformedBatch
 from pyspark_kgroup.executor.read.range_reader import _Unread
@@ -38,6 +38,16 @@ def test_a_certificate_that_is_refused_ends_a_read_although_some_attempts_look_l
 
 def test_a_broker_that_goes_away_after_a_refusal_is_waited_for() -> None:
     read_of((KafkaError._SSL, EXPIRED), (KafkaError._TRANSPORT, AWAY))
+
+
+def test_a_damaged_batch_that_was_fetched_twice_before_it_is_read_again_counts_as_one_read() -> None:
+    damaged = Message(topic="t", partition=0, error=KafkaError(KafkaError._BAD_MSG, "CRC"))
+    unread = _Unread([OffsetRange("t", 0, 0, 1)], ReadSettings(consumer_config={}), lambda: 0.0)
+    for _ in range(2):
+        unread.accept([damaged] * 3, to_batch=lambda *_: None)
+        assert unread.take_damaged() == {TopicPartition("t", 0): 0}
+    with pytest.raises(WireError, match="3 times in a row"):
+        unread.accept([damaged], to_batch=lambda *_: None)
 
 
 # ---------------------------------------------------------------------------------------- reasons of our own reader
