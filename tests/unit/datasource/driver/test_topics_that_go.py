@@ -29,6 +29,18 @@ def delete(group: FakeGroup, anew: bool) -> None:
         group.rewinds = {P0}  # it is read from its beginning, wherever a commit for the old one put it meanwhile
 
 
+def with_two_topics(world: World, *, fail_on_data_loss: bool) -> tuple[FakeGroup, Driver]:
+    """A query of `t` and `u` that has read and committed 10 records of each."""
+    group, driver = world(records=10, fail_on_data_loss=fail_on_data_loss)
+    group.create_topic("u", 1)
+    group.produce(U0, 10)
+    group.subscribed = ("t", "u")
+    driver.start()
+    group.move(U0, "seat-0")
+    driver.drain()
+    return group, driver
+
+
 def each_call(
     world: World, circumstance: str, *, fail_on_data_loss: bool, anew: bool
 ) -> Iterator[tuple[FakeGroup, Driver]]:
@@ -37,13 +49,7 @@ def each_call(
     The query reads `t` and `u`. It has read 15 records of each, has committed 10, and there are 5 more.
     """
     for number in count():
-        group, driver = world(records=10, fail_on_data_loss=fail_on_data_loss)
-        group.create_topic("u", 1)
-        group.produce(U0, 10)
-        group.subscribed = ("t", "u")
-        driver.start()
-        group.move(U0, "seat-0")
-        driver.drain()
+        group, driver = with_two_topics(world, fail_on_data_loss=fail_on_data_loss)
         for _ in range(2):
             driver.trigger()
             for tp in (P0, U0):
@@ -111,13 +117,7 @@ def test_the_log_says_why_a_boundary_begins_anew(world: World, caplog: pytest.Lo
 
 def test_a_topic_without_a_leader_that_goes_between_boundary_and_batch_ends_no_query(world: World) -> None:
     """The look before the batch sees it first. A listing of its end is still under way, and fails from then on."""
-    group, driver = world(records=10, fail_on_data_loss=False)
-    group.create_topic("u", 1)
-    group.produce(U0, 10)
-    group.subscribed = ("t", "u")
-    driver.start()
-    group.move(U0, "seat-0")
-    driver.drain()
+    group, driver = with_two_topics(world, fail_on_data_loss=False)
     group.out_of_reach[P0] = lambda: True
     group.produce(U0, 5)
     group.now_ms += END_OFFSETS_MAX_AGE_MS + 1
