@@ -30,8 +30,15 @@ def produce(bootstrap: str, topic: str, count: int, *, partitions: int, first: i
 
     Idempotent, as all producers of the tests are: a record that is sent again on a busy machine is not there twice.
     """
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "enable.idempotence": True})
-    for index in range(first, first + count):
+    _send(_idempotent_producer(bootstrap), topic, range(first, first + count), partitions, size)
+
+
+def _idempotent_producer(bootstrap: str) -> Producer:
+    return Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "enable.idempotence": True})
+
+
+def _send(producer: Producer, topic: str, numbers: range, partitions: int, size: int = 20) -> None:
+    for index in numbers:
         value = f"{index:0{size}d}".encode()
         producer.produce(topic, value=value, key=str(index).encode(), partition=index % partitions)
         producer.poll(0)
@@ -64,9 +71,7 @@ def run_transaction(
 class Producing:
     """A producer that runs until told to stop, in a thread. A context manager."""
 
-    def __init__(
-        self, bootstrap: str, topic: str, *, partitions: int, per_round: int = 50, pause_s: float = 0.02
-    ) -> None:
+    def __init__(self, bootstrap: str, topic: str, *, partitions: int, per_round: int, pause_s: float) -> None:
         self.sent = 0
         self._stop = threading.Event()
         self._args = (bootstrap, topic, partitions, per_round, pause_s)
@@ -74,8 +79,9 @@ class Producing:
 
     def _run(self) -> None:
         bootstrap, topic, partitions, per_round, pause_s = self._args
+        producer = _idempotent_producer(bootstrap)
         while not self._stop.wait(pause_s):
-            produce(bootstrap, topic, per_round, partitions=partitions, first=self.sent)
+            _send(producer, topic, range(self.sent, self.sent + per_round), partitions)
             self.sent += per_round
 
     def __enter__(self) -> "Producing":

@@ -30,7 +30,7 @@ def test_a_consumer_of_another_library_joins_and_leaves_while_batches_run(
     topic = new_topic(4)
     server = apache_kafka.bootstrap_servers
     collected = Collected()
-    with Producing(server, topic, partitions=4, per_round=20, pause_s=0.1) as producing:
+    with Producing(server, topic, partitions=4, per_round=60, pause_s=0.3) as producing:
         query = start(spark, options(server, topic, group), tmp_path / "cp", collected)
         wait_for(lambda: len(collected) > 100 or query.exception(), "a running query", 60)
         with library(server, group, topic) as peer:
@@ -94,7 +94,7 @@ def test_a_second_query_with_another_prefix_joins_and_its_seats_expire(
     one = {**options(server, topic, group, instanceIdPrefix="one"), **settings}
     short = {"instanceIdPrefix": "two", "kafka.session.timeout.ms": "6000"}
     two = {**options(server, topic, group, **short), **settings}
-    with Producing(server, topic, partitions=4, per_round=20, pause_s=0.1) as producing:
+    with Producing(server, topic, partitions=4, per_round=60, pause_s=0.3) as producing:
         query = start(spark, one, tmp_path / "one", first)
         await_rows(query, first, 100)
         other = start(spark, two, tmp_path / "two", second)
