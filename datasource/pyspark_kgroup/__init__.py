@@ -4,7 +4,8 @@ Runs on: both. Spark finds `DefaultSource` in top-level modules named `pyspark_*
 registration where this package is installed. `register(spark)` exists for platforms without that look-up.
 
 `python()` is the executable to name as PYSPARK_PYTHON, with which Spark's Python processes start in a third of the
-time. `token_callback` declares a function that the option `tokenCallback` may name.
+time. `doctor(spark)` looks at each executor, and says what costs time or fails there. `token_callback` declares a
+function that the option `tokenCallback` may name.
 
 All are imported when they are asked for (PEP 562): an executor's sidecar needs neither Spark nor the driver's half of
 this package. Measured: it starts in half of the time.
@@ -14,13 +15,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pyspark_kgroup.diagnosis import doctor
     from pyspark_kgroup.driver.startup.spark_python import python
     from pyspark_kgroup.shared.token_callback import token_callback
     from pyspark_kgroup.source import DefaultSource, register
 
-__all__ = ["DefaultSource", "python", "register", "token_callback"]
+__all__ = ["DefaultSource", "doctor", "python", "register", "token_callback"]
 
 _MODULES = {
+    "doctor": "pyspark_kgroup.diagnosis",
     "python": "pyspark_kgroup.driver.startup.spark_python",
     "token_callback": "pyspark_kgroup.shared.token_callback",
 }

@@ -19,6 +19,7 @@ from spark_kgroup.testing import ApacheKafka
 
 APPLICATION = """
 import json, sys
+import pyspark_kgroup
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.session import SparkSession as Connected
 folder, read = sys.argv[1], json.loads(sys.argv[2])
@@ -29,6 +30,8 @@ query = (
     frame.writeStream.format("parquet").option("checkpointLocation", f"{folder}/cp").option("path", f"{folder}/rows")
     .trigger(processingTime="200 milliseconds").start()
 )
+found = {finding.subject: finding.found for finding in pyspark_kgroup.doctor(spark, read, tasks=1)}
+print(json.dumps(found), flush=True)
 for line in sys.stdin:
     print(json.dumps(query.recentProgress, default=str), flush=True)
 query.stop()
@@ -65,6 +68,11 @@ class Connected:
             assert pipe is not None
             pipe.close()
 
+    def diagnosis(self) -> dict[str, str]:
+        assert self.process.stdout is not None
+        found: dict[str, str] = json.loads(self.process.stdout.readline())
+        return found
+
     def progress(self) -> list[dict[str, Any]]:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -89,6 +97,9 @@ def test_a_query_through_connect_has_the_same_rows(
     topic, server = new_topic(4), apache_kafka.bootstrap_servers
     produce(server, topic, 100, partitions=4)
     with Connected(tmp_path, options(server, topic, group)) as application:
+        found_by_doctor = application.diagnosis()
+        assert found_by_doctor["brokers"] == "1 of 1 reached"
+        assert found_by_doctor["driver"].startswith("not tried")
         wait_for(lambda: len(rows(tmp_path)) == 100 or application.process.poll(), "100 rows", 300, every_s=0.5)
         produce(server, topic, 100, partitions=4, first=100)
         wait_for(lambda: len(rows(tmp_path)) == 200 or application.process.poll(), "200 rows", 180, every_s=0.5)

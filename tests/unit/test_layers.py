@@ -55,7 +55,8 @@ SOURCE_ROOMS: dict[str, set[str]] = {
     "stream": SOURCE_BASE | {"shared", "offsets", "options", "driver", "executor", "admission", "brief_errors"},
     "batch": SOURCE_BASE | {"shared", "offsets", "options", "driver", "executor", "brief_errors", "stream"},
     "source": SOURCE_BASE | {"shared", "options", "driver", "brief_errors", "stream", "batch"},
-    "__init__": {"shared", "driver", "source"},
+    "diagnosis": SOURCE_BASE | {"shared", "options", "executor"},
+    "__init__": {"shared", "driver", "source", "diagnosis"},
 }
 # The rooms within the two halves; the rule is the same.
 INNER_ROOMS: dict[str, set[str]] = {
