@@ -27,5 +27,5 @@ def test_a_session_is_looked_at_from_within_its_executors(
 
 
 def test_options_that_no_stream_would_take_are_refused(spark: SparkSession) -> None:
-    with pytest.raises(OptionError, match=r"kafka\.bootstrap\.servers"):
+    with pytest.raises(OptionError, match=r"kafka\.group\.id is missing"):
         pyspark_kgroup.doctor(spark, {"subscribe": "t"})
