@@ -12,13 +12,14 @@
     │   ├── UnsupportedApi          the broker is too old (or too new) for an API we need
     │   ├── AuthenticationFailed    TLS or SASL: the broker refused us, we refused it, or there was no token
     │   └── BrokerError             a broker answered with an error code
-    ├── UnknownTopic                the caller's: a subscribed topic does not exist
     ├── GroupError                  between us and the group
     │   ├── FencedInstanceId        fatal: another process took the seat
     │   ├── GroupRejected           fatal: the group rejects this member (protocol, session timeout, permission)
     │   ├── AssignorError           fatal: a custom assignor raised, or broke its contract
     │   └── GroupUnsettled          the group did not come to rest within the bound we give it
-    └── IllegalTransition           ours: a state machine met an event its table does not have
+    └── UnknownTopic                the caller's: a subscribed topic does not exist
+
+`IllegalTransition` is such a bug: a state machine met an event that its table does not have.
 
 A package that builds on this library adds errors of its own below `KgroupError`. A message says whose fault it is and
 how to go on. A setting stands in it by the name that Kafka or librdkafka gives it, in backquotes.
@@ -191,8 +192,8 @@ class GroupUnsettled(GroupError):
     """The group did not come to rest within a bound. The message names the state that was awaited."""
 
 
-class IllegalTransition(KgroupError):
-    """A state machine met an event that its table does not have: a bug of ours."""
+class IllegalTransition(Exception):
+    """A state machine met an event that its table does not have: a bug of ours, which no user can mend."""
 
     def __init__(self, role: str, state: str, event: str) -> None:
         super().__init__(f"{role}: event {event} is not in the table for state {state}")

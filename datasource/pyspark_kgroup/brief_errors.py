@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pyspark_kgroup.errors import SeatTaken
-from spark_kgroup.errors import FencedInstanceId, IllegalTransition, KgroupError
+from spark_kgroup.errors import FencedInstanceId, KgroupError
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +27,6 @@ def brief_errors() -> Iterator[None]:
     """
     try:
         yield
-    except IllegalTransition:  # a bug of ours
-        raise
     except KgroupError as error:
         log.debug("%s", error, exc_info=error)
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"

@@ -224,14 +224,13 @@ class Session:
     def rejected(self, error: BaseException) -> GroupRejected:
         """`error` as one that names and ends this member."""
         who = f"Member {self.config.instance_id!r}" if self.config.instance_id else "A dynamic member"
-        cause = str(error) if isinstance(error, KgroupError) else f"a fault of its own, {error!r}"
-        rejected = GroupRejected(
-            f"{who} of group {self.config.group!r} cannot go on: {cause.rstrip('.')}. Start it again when that is "
-            "mended."
-        )
-        rejected.__cause__ = error
-        if not isinstance(error, KgroupError):
+        if isinstance(error, KgroupError):
+            cause = f"{str(error).rstrip('.')}. Start it again when that is mended."
+        else:
+            cause = f"a bug of spark-kgroup, {error!r}. Please report it with the traceback in the log. Start again."
             log.error("%s: a bug of spark-kgroup. Please report it.", self.name, exc_info=error)
+        rejected = GroupRejected(f"{who} of group {self.config.group!r} cannot go on: {cause}")
+        rejected.__cause__ = error
         return rejected
 
     async def _stop(self) -> None:

@@ -25,7 +25,7 @@ def shown(call: Callable[[], object]) -> str:
     sent = io.BytesIO()
     try:
         call()
-    except (KgroupError, ValueError) as error:
+    except (KgroupError, ValueError, IllegalTransition) as error:
         handle_worker_exception(error, sent)
     return sent.getvalue()[8:].decode()  # after its code and its length
 

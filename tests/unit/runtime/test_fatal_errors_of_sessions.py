@@ -6,7 +6,7 @@ import pytest
 from harness.fake_broker import RANGES, until
 from harness.fake_cluster import BrokerWorld, in_a_world
 
-from spark_kgroup.errors import KgroupError, OptionError
+from spark_kgroup.errors import GroupRejected, IllegalTransition, KgroupError, OptionError
 from spark_kgroup.member import contract
 from spark_kgroup.model import CLASSIC, CONSUMER, ErrorCode
 from spark_kgroup.runtime.classic_work import ClassicCalls
@@ -137,3 +137,25 @@ def test_a_fault_in_any_task_of_a_seat_ends_it_with_an_error_that_names_seat_gro
 
     monkeypatch.setattr(*where, faulty_task if where[1] == "run" else faulty)
     scenario()
+
+
+@pytest.mark.parametrize("where", [(Session, "_carry_out"), (MetadataWatch, "look")])
+@pytest.mark.parametrize("bug", [IllegalTransition("a machine", "stable", "Joined"), ValueError("a bug")])
+def test_the_error_of_a_bug_says_that_it_is_one_and_the_log_has_its_traceback(
+    where: tuple[type, str], bug: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A user cannot mend it, and needs to know that it is to be reported."""
+
+    def faulty(*_: object) -> None:
+        raise bug
+
+    @in_a_world()
+    async def scenario(world: BrokerWorld) -> None:
+        world.first["JoinGroup"] = [None] * 9
+        for error in await end_of_seat(world, CLASSIC, "seat-0"):
+            assert isinstance(error, GroupRejected)
+            assert f"cannot go on: a bug of spark-kgroup, {bug!r}. Please report it" in str(error)
+
+    monkeypatch.setattr(*where, faulty)
+    scenario()
+    assert "in faulty" in caplog.text
