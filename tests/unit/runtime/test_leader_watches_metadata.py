@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from harness.fake_broker import NO_THROTTLE, until
-from harness.fake_cluster import A0, B0, BrokerWorld
+from harness.fake_cluster import A0, A1, B0, BrokerWorld
 from harness.sessions import in_a_group, joined
 from kio.schema.errors import ErrorCode as KioErrorCode
 
@@ -99,6 +99,12 @@ def led(client: ClientSettings = OFTEN) -> Callable[[Scenario], Callable[[], Non
 
 async def joined_again(coordinator: Coordinator, times: int) -> None:
     await until(lambda: len(coordinator.reasons) == times)
+
+
+async def looked(world: BrokerWorld) -> None:
+    """The watch has begun and ended some looks."""
+    before = world.asked(messages.DescribeGroupsRequest)
+    await until(lambda: world.asked(messages.DescribeGroupsRequest) > before + 3)
 
 
 def seat_of(group: Group) -> Session:
@@ -274,5 +280,33 @@ def test_a_topic_that_brokers_do_not_describe_holds_up_neither_rebalances_nor_lo
         world.leaders |= {unclear_0: 0, TopicPartition("unclear", 1): 0}
         await until(lambda: len(world.described["other"][2]) == 2)
         assert coordinator.reasons[3:] == ["partition count changed (unclear: 0 -> 2)"]
+
+    scenario()
+
+
+def test_a_broker_that_has_not_heard_of_an_added_partition_causes_no_second_rebalance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Were its answers believed, the known count would go back from 2 to 1, and then again from 1 to 2."""
+    monkeypatch.setattr(classic_work, "TOPIC_PATIENCE_MS", 100)
+    monkeypatch.setattr(watch_module, "TOPIC_PATIENCE_MS", 100)
+
+    @led()
+    async def scenario(coordinator: Coordinator, group: Group) -> None:
+        world = coordinator.world
+        world.leaders[A1] = 0
+        await group.wait_until(lambda view: len(view.seats[0].owned_since) == 2, 10_000)
+        del world.leaders[A1]
+        await looked(world)
+        assert seat_of(group).snapshot == {"a": 2}
+        coordinator.rebalances = True  # the leader that assigns may meet such a broker, too
+        await joined_again(coordinator, 3)
+        await group.wait_until(lambda view: view.settled, 10_000)
+        assert group.view().seats[0].owned_since.keys() == {A0, A1}
+        world.leaders[A1] = 0
+        await looked(world)
+        assert seat_of(group).snapshot == {"a": 2}
+        assert coordinator.reasons[1] == "partition count changed (a: 1 -> 2)"
+        assert len(coordinator.reasons) == 3, coordinator.reasons[3:]
 
     scenario()
