@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -21,7 +21,9 @@ from spark_kgroup.admin.plan_lines import answer, as_object
 from spark_kgroup.errors import OptionError
 from spark_kgroup.limits import PLANNED_PARTITIONS_MAX, STARTUP_TIMEOUT_MS
 from spark_kgroup.wire.address import parse_bootstrap
-from spark_kgroup.wire.cluster import Cluster
+
+if TYPE_CHECKING:
+    from spark_kgroup.wire.cluster import Cluster
 
 EXAMPLES = (
     "Examples:\n\n"
@@ -79,6 +81,8 @@ def assign(
         return
     if bootstrap_server is None:
         raise OptionError("--bootstrap-server is missing: name a broker of the cluster that has the group.")
+    from spark_kgroup.wire.cluster import Cluster  # here, since --help needs none of it
+
     cluster = Cluster(
         parse_bootstrap(bootstrap_server),
         client_id="kgroup-assign",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from spark_kgroup.errors import GroupError
 from spark_kgroup.model import DescribedGroup
-from spark_kgroup.wire.cluster import Cluster
+
+if TYPE_CHECKING:
+    from spark_kgroup.wire.cluster import Cluster
 
 _TOOLS: Final[Mapping[str, str]] = {
     "share": "; kafka-share-groups.sh shows it",

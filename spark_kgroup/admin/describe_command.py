@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -23,10 +23,11 @@ from spark_kgroup.limits import STARTUP_TIMEOUT_MS, TOPIC_PATIENCE_MS
 from spark_kgroup.model import DescribedGroup, DescribedMember, TopicPartition
 from spark_kgroup.peer_words import printable
 from spark_kgroup.seat_note import SeatNote
-from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import parse_bootstrap
-from spark_kgroup.wire.cluster import Cluster
-from spark_kgroup.wire.responses import CommittedOffset
+
+if TYPE_CHECKING:
+    from spark_kgroup.wire.cluster import Cluster
+    from spark_kgroup.wire.responses import CommittedOffset
 
 EXAMPLES = (
     "Examples:\n\n"
@@ -90,6 +91,8 @@ def describe(
     Executor, host, warm and since are as of the seat's last commit. "-" means unknown, as for members of other
     applications.
     """
+    from spark_kgroup.wire.cluster import Cluster  # here, since --help needs none of it
+
     cluster = Cluster(
         parse_bootstrap(bootstrap_server),
         client_id="kgroup-describe",
@@ -132,6 +135,8 @@ async def look(cluster: Cluster, group: str) -> GroupLines:
 
 async def _ends(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """The end of each existing log that this user may see. A partition without a leader is left out, not waited for."""
+    from spark_kgroup.wire import messages
+
     wanted = set(partitions)
     if not wanted:
         return {}

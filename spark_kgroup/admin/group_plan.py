@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -23,7 +24,9 @@ from spark_kgroup.model import (
     TopicPartition,
 )
 from spark_kgroup.peer_words import printable
-from spark_kgroup.wire.cluster import Cluster
+
+if TYPE_CHECKING:
+    from spark_kgroup.wire.cluster import Cluster
 
 _GENERATION = 1
 """All members of a group at rest are in one generation. DescribeGroups does not tell it, so this one stands for it."""

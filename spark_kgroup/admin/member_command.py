@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, assert_never
+from typing import TYPE_CHECKING, Annotated, Any, Final, assert_never
 
 import typer
 
@@ -29,8 +29,6 @@ from spark_kgroup.limits import (
 from spark_kgroup.member import contract
 from spark_kgroup.model import AUTO, BROKER, CLASSIC, CLIENT, CONSUMER, ErrorCode, TopicPartition
 from spark_kgroup.peer_words import printable
-from spark_kgroup.runtime.group import Group
-from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import (
     ClientSettings,
     GroupSettings,
@@ -41,6 +39,9 @@ from spark_kgroup.runtime.settings import (
 from spark_kgroup.topic_pattern import TopicPattern
 from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.security.settings import Plaintext
+
+if TYPE_CHECKING:
+    from spark_kgroup.runtime.session import Session
 
 EXAMPLES = (
     "Examples:\n\n"
@@ -330,6 +331,8 @@ def _topics(listed: str) -> tuple[str, ...]:
 
 
 async def _run(settings: GroupSettings, printer: EventPrinter, *, leave: bool) -> None:
+    from spark_kgroup.runtime.group import Group  # here, since --help needs none of it
+
     loop = asyncio.get_running_loop()
     over: asyncio.Future[None] = loop.create_future()
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,7 +21,9 @@ from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import DescribedMember, ErrorCode, MemberIdentity
 from spark_kgroup.peer_words import printable
 from spark_kgroup.wire.address import parse_bootstrap
-from spark_kgroup.wire.cluster import Cluster
+
+if TYPE_CHECKING:
+    from spark_kgroup.wire.cluster import Cluster
 
 EXAMPLES = (
     "Examples:\n\n"
@@ -77,6 +79,8 @@ def remove_members(
     wanted = _names(instance_id or [])
     if bool(wanted) == everybody:
         raise OptionError("Which members? Give either --instance-id, once or several times, or --all.")
+    from spark_kgroup.wire.cluster import Cluster  # here, since --help needs none of it
+
     cluster = Cluster(
         parse_bootstrap(bootstrap_server),
         client_id="kgroup-remove-members",

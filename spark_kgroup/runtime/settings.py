@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from spark_kgroup.errors import OptionError
 from spark_kgroup.limits import (
@@ -18,8 +19,10 @@ from spark_kgroup.member.classic import PreviouslyOwned
 from spark_kgroup.model import CLASSIC, CONSUMER, MemberIdentity, TopicPartition, longest_heartbeat_interval_ms
 from spark_kgroup.topic_pattern import TopicPattern
 from spark_kgroup.wire.address import Address
-from spark_kgroup.wire.responses import CommittedOffset
 from spark_kgroup.wire.security.settings import Plaintext, Security
+
+if TYPE_CHECKING:
+    from spark_kgroup.wire.responses import CommittedOffset
 
 
 def _nothing(_who: MemberIdentity, _topic_id: str) -> str:

@@ -1,6 +1,8 @@
 """Every command of `kgroup` has a version, and refuses what cannot be."""
 
 import importlib.metadata
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -12,6 +14,16 @@ from spark_kgroup.admin import member_command
 from spark_kgroup.admin.cli import app
 from spark_kgroup.errors import OptionError
 from spark_kgroup.runtime.settings import GroupSettings
+
+HELP_OF_ALL = """
+import sys
+from typer.testing import CliRunner
+from spark_kgroup.admin.cli import app
+for words in ([], ["assign"], ["describe"], ["kafka", "run"], ["member"], ["remove-members"]):
+    shown = CliRunner().invoke(app, [*words, "--help"])
+    assert shown.exit_code == 0 and "Usage" in shown.output, shown.output
+print(*{"kio", "javaproperties"} & sys.modules.keys())
+"""
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
 
@@ -25,6 +37,12 @@ def test_the_version_is_the_installed_packages() -> None:
 def test_sources_that_are_not_installed_have_an_unknown_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: importlib.metadata.distribution(f"no-{name}"))
     assert spark_kgroup.__version__ == "0+unknown"
+
+
+def test_the_help_of_each_command_is_there_without_the_packages_that_speak_to_a_cluster() -> None:
+    """Their import takes half of the time until the help is shown."""
+    done = subprocess.run([sys.executable, "-c", HELP_OF_ALL], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "\n"), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
