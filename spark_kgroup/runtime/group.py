@@ -54,6 +54,7 @@ class Group:
             api_timeout_ms=settings.client.api_timeout_ms,
             rng=rng,
             alive=settings.hooks.alive,
+            cluster_id=settings.client.cluster_id,
         )
         self.topics = Topics(settings, self._cluster)
         sessions: dict[str | None, Session] = {}
@@ -218,6 +219,11 @@ class Group:
             except TimeoutError:
                 pass
         return view
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The id of the cluster whose brokers are believed. None if they do not say it."""
+        return self._cluster.brokers.connections.cluster_id
 
     def wake(self) -> None:
         """Let `wait_until` look at its condition again, which may depend on more than the seats."""

@@ -40,6 +40,8 @@ class ClientSettings:
         request_timeout_ms: the bound of one request.
         api_timeout_ms: the bound of one call, with all its requests.
         metadata_max_age_ms: how old what is known of topics may be before brokers are asked again.
+        cluster_id: of the cluster that an earlier process has worked with: the brokers of any other one are not
+            believed. None for the cluster that answers first.
     """
 
     client_id: str = "spark-kgroup"
@@ -47,6 +49,7 @@ class ClientSettings:
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
     api_timeout_ms: int = API_TIMEOUT_MS
     metadata_max_age_ms: int = METADATA_MAX_AGE_MS
+    cluster_id: str | None = None
 
 
 def default_heartbeat_interval_ms(session_timeout_ms: int) -> int:

@@ -80,6 +80,10 @@ class GroupRuntime:
         """`Group.give_up`."""
         self._thread.run(lambda group: _immediate(lambda: group.give_up(instance_id, partitions)))
 
+    def cluster_id(self) -> str | None:
+        """`Group.cluster_id`."""
+        return self._thread.run(lambda group: _immediate(lambda: group.cluster_id))
+
     def remove_members(self, members: Iterable[DescribedMember], reason: str) -> dict[str, int]:
         """`Group.remove_members`."""
         return self._thread.run(lambda group: group.remove_members(members, reason))

@@ -51,6 +51,17 @@ class NotKnownYet(BrokerError):
     """No broker has told of a topic so far. The retries log no warning: the caller's names the topic."""
 
 
+class AnotherCluster(ConnectionFailed):
+    """A broker of another cluster is at an address, which may be given back. To all others it is `ConnectionFailed`."""
+
+    def __init__(self, address: Address, cluster_id: str | None, ours: str) -> None:
+        super().__init__(
+            f"A broker of another cluster is at {address} (cluster id {printable_words(cluster_id)}, was "
+            f"{printable_words(ours)}): its answers are not used. Correct `bootstrap.servers`. If the cluster was "
+            "replaced on purpose, start anew: with a fresh checkpoint and a fresh sink, if there are any."
+        )
+
+
 class SharedWork:
     """Work that runs once for all callers that ask for it meanwhile. Belongs to one event loop, and must be closed."""
 
@@ -170,6 +181,10 @@ class Connections:
         alive: whether this client goes on.
         has_answered: whether the cluster has told its brokers' addresses. From then on, a peer that is no broker has an
             address only until its broker comes back.
+        cluster_id: of the only cluster whose answers are used, or None for the one that answers first.
+
+    Attributes:
+        cluster_id: of the cluster whose answers are used, or None if no broker has said it yet.
     """
 
     def __init__(
@@ -182,14 +197,15 @@ class Connections:
         rng: Random,
         alive: Callable[[], bool],
         has_answered: Callable[[], bool],
+        cluster_id: str | None = None,
     ) -> None:
+        self.cluster_id = cluster_id
         self._shared = shared
         self._client_id = client_id
         self._security = security
         self._request_timeout_ms = request_timeout_ms
         self._alive = alive
         self._has_answered = has_answered
-        self._cluster_id: str | None = None
         self._pool: dict[Address, Connection] = {}
         self._pace = Pace(rng)
 
@@ -229,20 +245,16 @@ class Connections:
         return await self._open(address)
 
     def check_cluster(self, address: Address, answer: messages.MetadataResponse) -> None:
-        """Remember the id of the cluster that answers first. The answers of no other cluster are ever used.
+        """Remember the id of the cluster that answers first, if none is known. No other cluster's answers are used.
 
         Raises:
             ConnectionFailed: the answer is from another cluster.
         """
-        if self._cluster_id is None:
-            self._cluster_id = answer.cluster_id
+        if self.cluster_id is None:
+            self.cluster_id = answer.cluster_id
         # An answer without an id does not contradict the known one.
-        elif answer.cluster_id not in (None, self._cluster_id):
-            raise ConnectionFailed(
-                f"A broker of another cluster is at {address} now (cluster id {printable_words(answer.cluster_id)}, "
-                f"was {printable_words(self._cluster_id)}): its answers are not used. To go on with that cluster, "
-                "start anew."
-            )
+        elif answer.cluster_id not in (None, self.cluster_id):
+            raise AnotherCluster(address, answer.cluster_id, self.cluster_id)
 
     async def drop(self, address: Address) -> None:
         """Close the pooled connection to `address`, if there is one."""
@@ -294,7 +306,7 @@ class Connections:
                 back.
             WireError: no answer. The connection is closed.
         """
-        if self._cluster_id is None:
+        if self.cluster_id is None:
             return
         try:
             timeout_ms = min(self._request_timeout_ms, CONNECT_TIMEOUT_MS)
@@ -334,6 +346,7 @@ class Brokers:
         api_timeout_ms: int,
         rng: Random,
         alive: Callable[[], bool],
+        cluster_id: str | None = None,
     ) -> None:
         self._bootstrap = tuple(bootstrap)
         self.nodes: Mapping[int, Address] = {}
@@ -347,6 +360,7 @@ class Brokers:
             rng=rng,
             alive=alive,
             has_answered=lambda: bool(self.nodes),
+            cluster_id=cluster_id,
         )
         self.retries = Retries(api_timeout_ms, rng)
 
@@ -379,8 +393,9 @@ class Brokers:
             self.witnesses.heard(answer[0], addresses, time.monotonic())
             return answer
         errors = list(refused.values())
-        # Brokers that all refuse us were reached, so their own error says more than the summary.
-        if not any(e.retriable for e in errors) or all(isinstance(e, AuthenticationFailed) for e in errors):
+        # Brokers that all refuse us, or that we all refuse, were reached: their own error says more than the summary.
+        alike = any(all(isinstance(e, kind) for e in errors) for kind in (AuthenticationFailed, AnotherCluster))
+        if alike or not any(e.retriable for e in errors):
             raise errors[0]
         failures = "; ".join(str(e) if str(a) in str(e) else f"{a}: {e}" for a, e in refused.items())
         raise ConnectionFailed(f"No broker could be reached. {_CHECK_BOOTSTRAP} Tried: {failures}")

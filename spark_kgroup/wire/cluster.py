@@ -429,6 +429,7 @@ class Cluster:
         api_timeout_ms: int = API_TIMEOUT_MS,
         rng: Random | None = None,
         alive: Callable[[], bool] = lambda: True,
+        cluster_id: str | None = None,
     ) -> None:
         self.brokers = Brokers(
             bootstrap,
@@ -438,6 +439,7 @@ class Cluster:
             api_timeout_ms=api_timeout_ms,
             rng=rng or Random(),
             alive=alive,
+            cluster_id=cluster_id,
         )
         self._known = KnownTopics(self.brokers.witnesses)
         self.logs = Logs(self.brokers, self._known, self._look_up)

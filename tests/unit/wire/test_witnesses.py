@@ -433,3 +433,47 @@ async def test_an_answer_of_another_cluster_on_an_open_connection_is_not_believe
     world.cluster_id = None  # a broker that does not say is believed
     assert "a" in (await cluster.metadata(["a"], timeout_ms=SOON_MS)).topics
     await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_a_client_that_is_told_its_cluster_passes_over_the_address_of_another_one(world: BrokerWorld) -> None:
+    """The address went to another cluster while the process was away: the first answer is not believed either."""
+    world.cluster_id = "ours"
+    await pass_to_another_cluster(world, 0)
+    world.leaders, world.coordinator = {A0: 1, A1: 1}, 1
+    cluster = world.cluster(bootstrap=[broker.address for broker in world.brokers], cluster_id="ours")
+    assert (await cluster.metadata(["a"], timeout_ms=SOON_MS)).topics["a"].topic_id == TOPIC_ID
+    assert (await cluster.logs.list_offsets({A0: messages.LATEST}, timeout_ms=SOON_MS))[A0].offset == 10
+    await (await cluster.coordinators.open("g", timeout_ms=SOON_MS)).close()
+    asked = {type(request).__name__ for request in world.brokers[0].requests}
+    assert asked == {"MetadataRequest"}, "that is how its cluster is known"
+    await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_a_client_that_is_told_its_cluster_believes_no_other_one(world: BrokerWorld) -> None:
+    """One sentence says both ids, an address and the fix, and not that no broker could be reached."""
+    world.cluster_id = "other"
+    cluster = world.cluster(bootstrap=[broker.address for broker in world.brokers], cluster_id="ours")
+    with pytest.raises(ConnectionFailed) as problem:
+        await cluster.metadata(["a"], timeout_ms=1_500)
+    message = str(problem.value)
+    assert message.startswith(
+        f"A broker of another cluster is at {world.brokers[0].address} (cluster id other, was ours)"
+    )
+    for named in ("Correct `bootstrap.servers`", "a fresh checkpoint and a fresh sink"):
+        assert message.count(named) == 1
+    with pytest.raises(ConnectionFailed, match="of another cluster is at"):
+        await cluster.coordinators.open("g", timeout_ms=SOON_MS)
+    assert world.asked(FindCoordinatorRequest) == 0
+    world.cluster_id = "ours"  # the addresses are given back
+    assert "a" in (await cluster.metadata(["a"], timeout_ms=SOON_MS)).topics
+    await cluster.close()
+
+
+@in_a_world()
+async def test_a_client_that_is_told_its_cluster_believes_brokers_that_do_not_say_theirs(world: BrokerWorld) -> None:
+    cluster = world.cluster(cluster_id="ours")
+    assert "a" in (await cluster.metadata(["a"], timeout_ms=SOON_MS)).topics
+    assert cluster.brokers.connections.cluster_id == "ours"
+    await cluster.close()
