@@ -179,6 +179,7 @@ class FakeGroup:
         rewinds: partitions whose committed offset may go back, because an explicit `startingOffsets` says so.
         checkpoint_set_back: whether a committed offset that our seats wrote may go back.
         bounds_ms: how long each look at the group or its offsets may take, None for the default.
+        cluster: the id of the cluster, or None if brokers do not say it.
         author: the author that our seats write beside their committed offsets. All other commits have no author.
         away: our driver is dead. The group waits for its seats, until their session is over (`expel`): a rebalance
             begins, and ends when they are back.
@@ -202,6 +203,7 @@ class FakeGroup:
         self.rewinds: set[TopicPartition] = set()
         self.checkpoint_set_back = False
         self.bounds_ms: list[int | None] = []
+        self.cluster: str | None = "ours"
         self.author = Author(app="seat")
         self._notes: dict[TopicPartition, CommittedOffset] = {}
         self.meanwhile: Callable[[], None] = _idle
@@ -538,6 +540,9 @@ class FakeGroup:
     def view(self) -> GroupView:
         self.meanwhile()
         return self._view()
+
+    def cluster_id(self) -> str | None:
+        return self.cluster
 
     def _view(self) -> GroupView:
         seats = (seat.view() for seat in self.seats.values())

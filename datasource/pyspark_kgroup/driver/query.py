@@ -84,6 +84,7 @@ class Query:
             return replace(
                 after,
                 members=self._members_to_remember(boundary, after),
+                cluster=start.cluster if after is start else self._cluster_to_remember(),
                 record_bytes=self._executors.sizes_to_remember(after),
             )
 
@@ -141,6 +142,10 @@ class Query:
             return {}  # in a classic group the generation of a claim says how old it is (KIP-792)
         seats = {owned.period.seat for owned in end.owned.values()}
         return {seat: member for seat, member in boundary.members.items() if seat in seats}
+
+    def _cluster_to_remember(self) -> str:
+        assert self._runtime is not None, "there is a boundary"
+        return self._runtime.cluster_id() or ""  # the checkpoint's own, where brokers do not say theirs
 
     def tickets(self, batch: str, start: Checkpoint, end: Checkpoint) -> list[TicketPayload]:
         """One ticket for each seat that may have data between `start` and `end`.
@@ -217,6 +222,7 @@ class Query:
                 request_timeout_ms=options.request_timeout_ms,
                 api_timeout_ms=options.api_timeout_ms,
                 metadata_max_age_ms=options.metadata_max_age_ms,
+                cluster_id=planned.cluster or None,
             ),
             protocol=ProtocolSettings(
                 name=options.group_protocol,

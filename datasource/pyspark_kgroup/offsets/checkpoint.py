@@ -16,6 +16,7 @@ One offset, as JSON (`version` guards the shape)::
      "app":      "job",
      "run":      7,
      "members":  {"job-0": "<member id>", "job-1": "<member id>"},
+     "cluster":  "<cluster id>",
      "record_bytes": {"flights": 449}}
 
 `owned` has every partition that this query owned at the boundary, as columns: the n-th number of `period`, `from` and
@@ -35,8 +36,9 @@ continued.
 
 `group`, `app`, the prefix of the instance ids, and `run`, the number of the run (`seat_note.Author`), say who wrote the
 offset. Older offsets do not have them, and two offsets that differ in them alone are equal. The same is true of
-`members`, the ids of the members that own these partitions, under the consumer protocol alone (`earlier_runs`), and of
-`record_bytes`, how large a topic's records were when the batch was planned, by which a restart plans
+`members`, the ids of the members that own these partitions, under the consumer protocol alone (`earlier_runs`), of
+`cluster`, the id of the cluster whose offsets these are, if its brokers say it: a restart believes no other one's, and
+of `record_bytes`, how large a topic's records were when the batch was planned, by which a restart plans
 (`maxBytesPerTrigger`). A release that does not know one of these keys passes over it.
 
 Version 1 is read for ever. It had an object for each partition, and no `periods`::
@@ -124,6 +126,7 @@ class Checkpoint:
     app: str = field(default="", compare=False)
     run: int = field(default=0, compare=False)
     members: Mapping[str, str] = field(default_factory=dict, compare=False)
+    cluster: str = field(default="", compare=False)
     record_bytes: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     @property
@@ -154,7 +157,7 @@ class Checkpoint:
     @property
     def digest(self) -> str:
         """A hash, the same for equal checkpoints and for no other ones."""
-        compared = replace(self, group="", app="", run=0, members={}, record_bytes={})
+        compared = replace(self, group="", app="", run=0, members={}, cluster="", record_bytes={})
         return sha256(json.dumps(compared.to_json()).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
@@ -185,6 +188,7 @@ class Checkpoint:
             **({"app": self.app} if self.app else {}),
             **({"run": self.run} if self.run else {}),
             **({"members": dict(sorted(self.members.items()))} if self.members else {}),
+            **({"cluster": self.cluster} if self.cluster else {}),
             **({"record_bytes": dict(sorted(self.record_bytes.items()))} if self.record_bytes else {}),
         }
 
@@ -226,6 +230,7 @@ class Checkpoint:
                 app=_text(raw.get("app", "")),
                 run=_number(raw.get("run", 0)),
                 members={_text(seat): _text(member) for seat, member in raw.get("members", {}).items()},
+                cluster=_text(raw.get("cluster", "")),
                 record_bytes={_text(name): _number(size) for name, size in raw.get("record_bytes", {}).items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:

@@ -55,6 +55,7 @@ def checkpoints(draw: st.DrawFn) -> Checkpoint:
         app=draw(st.sampled_from(["", "job"])),
         run=draw(st.sampled_from([0, 7])),
         members=draw(st.dictionaries(st.sampled_from(["job-0", "ä"]), st.sampled_from(["id-1", "id-2"]))),
+        cluster=draw(st.sampled_from(["", "ours"])),
         record_bytes=draw(st.dictionaries(names, st.integers(1, 2**40))),
     )
 
@@ -92,6 +93,7 @@ def test_the_order_of_discovery_does_not_change_the_bytes(checkpoint: Checkpoint
         app=checkpoint.app,
         run=checkpoint.run,
         members=shuffled(checkpoint.members),
+        cluster=checkpoint.cluster,
         record_bytes=shuffled(checkpoint.record_bytes),
     )
     assert dumps(again) == dumps(checkpoint)
@@ -99,7 +101,9 @@ def test_the_order_of_discovery_does_not_change_the_bytes(checkpoint: Checkpoint
 
 @given(checkpoints(), checkpoints())
 def test_different_checkpoints_of_one_group_differ_in_their_bytes(one: Checkpoint, another: Checkpoint) -> None:
-    one, another = (replace(each, group="g", app="", run=0, members={}, record_bytes={}) for each in (one, another))
+    one, another = (
+        replace(each, group="g", app="", run=0, members={}, cluster="", record_bytes={}) for each in (one, another)
+    )
     assert (dumps(one) == dumps(another)) == (one == another)
 
 
@@ -111,6 +115,26 @@ def test_the_writer_of_a_checkpoint_is_no_part_of_its_equality() -> None:
 def test_sizes_of_records_are_no_part_of_the_equality_of_checkpoints() -> None:
     sized = replace(FLIGHTS, record_bytes={"flights": 449})
     assert (sized, sized.digest) == (FLIGHTS, FLIGHTS.digest)
+
+
+def test_the_cluster_is_no_part_of_the_equality_of_checkpoints() -> None:
+    """Else a checkpoint of an earlier release, which does not name it, would get an empty batch at its first start."""
+    told = replace(FLIGHTS, cluster="ours")
+    assert (told, told.digest) == (FLIGHTS, FLIGHTS.digest)
+
+
+def test_the_cluster_is_read_back_and_absent_from_an_older_checkpoint() -> None:
+    written = replace(FLIGHTS, cluster="ours").to_json()
+    assert Checkpoint.from_json(written).cluster == "ours"
+    del written["cluster"]
+    assert written == FLIGHTS.to_json()
+    assert Checkpoint.from_json(written).cluster == ""
+
+
+@pytest.mark.parametrize("cluster", [None, 7, ["ours"]])
+def test_a_cluster_that_is_no_text_is_refused(cluster: object) -> None:
+    with pytest.raises(CheckpointError, match="not kgroup's"):
+        Checkpoint.from_json({**FLIGHTS.to_json(), "cluster": cluster})
 
 
 FLIGHTS = Checkpoint(
@@ -137,6 +161,7 @@ SELDOM = Checkpoint(
     app="job",
     run=7,
     members={"job-0": "s1kWtk0nQWmvXpWSMYSIVA"},
+    cluster="5L6g3nShT-eMCtK--X86sw",
     record_bytes={"flights": 449},
 )
 WAITING = Checkpoint(
@@ -168,6 +193,7 @@ IN_VERSION_2 = [
             "app": "job",
             "run": 7,
             "members": {"job-0": "s1kWtk0nQWmvXpWSMYSIVA"},
+            "cluster": "5L6g3nShT-eMCtK--X86sw",
             "record_bytes": {"flights": 449},
         },
     ),
