@@ -46,7 +46,7 @@ def topic(secured_kafka: "SecuredKafka") -> str:
 
 @pytest.fixture
 def short_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_reader, "STARTUP_TIMEOUT_MS", 1_000)
+    monkeypatch.setattr(range_reader, "AUTHENTICATION_GRACE_MS", 1_000)
 
 
 def options(secured: "SecuredKafka", listener: str, topic: str, group: str, **properties: str) -> dict[str, str]:

@@ -32,7 +32,7 @@ from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, 
 from pyspark_kgroup.shared.arrow import before, last_offsets, rebatch
 from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, KgroupError, OptionError, WireError
-from spark_kgroup.limits import STARTUP_TIMEOUT_MS
+from spark_kgroup.limits import AUTHENTICATION_GRACE_MS
 from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.peer_words import listed, printable_words
 from spark_kgroup.uncollected import uncollected
@@ -586,7 +586,7 @@ class _Unread:
             raise self._verdict
         if not waiting or not self.open:
             return
-        if self._refused_at_s is not None and self._clock_s() > self._refused_at_s + STARTUP_TIMEOUT_MS / 1000:
+        if self._refused_at_s is not None and self._clock_s() > self._refused_at_s + AUTHENTICATION_GRACE_MS / 1000:
             raise AuthenticationFailed(self._refusal(self._clock_s() - self._refused_at_s))
         if self._clock_s() < self._deadline_s:
             self._warn_of_silence()

@@ -8,7 +8,7 @@ from pyspark_kgroup.executor.read.range_reader import _Unread
 from pyspark_kgroup.offsets.data_loss import LogRange
 from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, WireError
-from spark_kgroup.limits import STARTUP_TIMEOUT_MS
+from spark_kgroup.limits import AUTHENTICATION_GRACE_MS
 from spark_kgroup.model import TopicPartition
 
 EXPIRED = "ssl://b:1/bootstrap: SSL handshake failed: error:0A000086:SSL routines::certificate verify failed"
@@ -22,7 +22,7 @@ def read_of(*errors: tuple[int, str]) -> None:
     """A read that hears of each of these errors once a second, again and again."""
     now_s = [1000.0]
     unread = _Unread([OffsetRange("t", 0, 0, 1)], ReadSettings(consumer_config={}), lambda: now_s[0])
-    while now_s[0] <= 1000 + STARTUP_TIMEOUT_MS / 1000 + 1:
+    while now_s[0] <= 1000 + AUTHENTICATION_GRACE_MS / 1000 + 1:
         for error in errors:
             unread.on_error(KafkaError(*error))
         unread.move([])
@@ -31,9 +31,15 @@ def read_of(*errors: tuple[int, str]) -> None:
 
 def test_a_certificate_that_is_refused_ends_a_read_although_some_attempts_look_like_a_broken_connection() -> None:
     with pytest.raises(
-        AuthenticationFailed, match=f"for {STARTUP_TIMEOUT_MS // 1000 + 1} s now.*a certificate has exp"
+        AuthenticationFailed, match=f"for {AUTHENTICATION_GRACE_MS // 1000 + 1} s now.*a certificate has exp"
     ):
         read_of((KafkaError._SSL, EXPIRED), (KafkaError._TRANSPORT, BROKEN), (KafkaError._ALL_BROKERS_DOWN, "1/1 down"))
+
+
+def test_a_login_that_the_driver_has_is_refused_to_an_executor_for_as_long_as_a_login_that_was_accepted() -> None:
+    """docs/operate/security.md: what was accepted before may be refused for 60 s before it fails."""
+    with pytest.raises(AuthenticationFailed, match="for 61 s now, and the driver was accepted when it connected"):
+        read_of((KafkaError._AUTHENTICATION, "Authentication failed during SCRAM-SHA-512"))
 
 
 def test_a_broker_that_goes_away_after_a_refusal_is_waited_for() -> None:
