@@ -28,6 +28,7 @@ from harness.waiting import wait_for
 from pyspark_kgroup.driver.registry.registry import Registry
 from pyspark_kgroup.driver.registry.seat_bindings import Scan
 from pyspark_kgroup.errors import DataLoss
+from pyspark_kgroup.executor.read import range_reader
 from pyspark_kgroup.executor.read.range_reader import read_with_librdkafka
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.tickets import OffsetRange, Position, ReadSettings
@@ -129,6 +130,14 @@ def test_all_records_of_a_range_are_deleted(
     assert_loss(batches_of, reads, message, {}, caplog)
 
 
+@pytest.fixture
+def end_below_believed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a second consumer has asked anew: 10 s else."""
+    monkeypatch.setattr(range_reader, "END_BELOW_MS", 1_000)
+    monkeypatch.setattr(range_reader, "_END_BELOW_LOOKS_MIN", 2)
+
+
+@pytest.mark.usefixtures("end_below_believed_soon")
 @pytest.mark.parametrize("first", [3, 5, 10])
 def test_a_log_that_ends_before_the_range_does(
     apache_kafka: ApacheKafka, new_topic: MakeTopic, batches_of: Read, caplog: pytest.LogCaptureFixture, first: int

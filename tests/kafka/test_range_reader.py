@@ -426,6 +426,12 @@ def test_the_position_ends_a_range(apache_kafka: ApacheKafka, topic: str, transa
 # ------------------------------------------------------------------------------------------------ failures
 
 
+@pytest.fixture
+def end_below_believed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_reader, "END_BELOW_MS", 0)
+    monkeypatch.setattr(range_reader, "_END_BELOW_LOOKS_MIN", 1)
+
+
 def test_records_that_are_gone_are_data_loss(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
     fill(producer, topic, numbers(0, 100), 2)
     fill(producer, topic, numbers(0, 100), 3)
@@ -436,12 +442,14 @@ def test_records_that_are_gone_are_data_loss(apache_kafka: ApacheKafka, topic: s
     assert len(read(apache_kafka, OffsetRange(topic, 2, 40, 90))) == 50
 
 
+@pytest.mark.usefixtures("end_below_believed_at_once")
 def test_a_range_past_the_log_is_data_loss(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
     fill(producer, topic, numbers(0, 5))
     with pytest.raises(DataLoss, match=rf"Offsets 10 to 19 of {topic}-0 "):
         read(apache_kafka, OffsetRange(topic, 0, 10, 20))
 
 
+@pytest.mark.usefixtures("end_below_believed_at_once")
 def test_a_log_that_ends_too_early_is_distinguished_from_a_slow_one(
     apache_kafka: ApacheKafka, topic: str, producer: Producer
 ) -> None:
@@ -500,6 +508,7 @@ def test_the_consumer_ends_when_spark_stops_early(
     assert librdkafka_threads() == before
 
 
+@pytest.mark.usefixtures("end_below_believed_at_once")
 def test_the_consumer_ends_with_an_error(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
     fill(producer, topic, numbers(0, 5))
     before = librdkafka_threads()

@@ -5,7 +5,9 @@ Runs on: executor. Needs neither Spark nor the driver.
 A range is done as soon as no record below its end is left to come. Its last offsets need not be records (transaction
 markers, aborted or compacted data), so there are three signs of that: a record at or past the end of the range, an end
 of the log there, or the consumer's position, which librdkafka also moves past offsets that it never shows. A log that
-lacks a part of the range is not waited for: its leader is asked for the offsets that the log has (`data_loss`).
+lacks a part of the range is not waited for: its leader is asked for the offsets that the log has (`data_loss`). An end
+below the position counts after `END_BELOW_MS`, within which consumer after consumer asks for the leader anew: a broker
+that is cut off goes on to answer as one that leads, and librdkafka believes the first broker that it reaches.
 """
 
 from __future__ import annotations
@@ -27,12 +29,17 @@ from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka, Malforme
 from pyspark_kgroup.executor.read.consumer_security import credential_files, is_refusal, usable_here
 from pyspark_kgroup.executor.read.records import record_batch
 from pyspark_kgroup.executor.read.topic_ids import TopicIds
-from pyspark_kgroup.limits import ARROW_BATCH_BYTES_MAX, ARROW_BATCH_ROWS_MAX, READ_SILENCE_WARNED_MS
+from pyspark_kgroup.limits import (
+    ARROW_BATCH_BYTES_MAX,
+    ARROW_BATCH_ROWS_MAX,
+    END_BELOW_MS,
+    READ_SILENCE_WARNED_MS,
+)
 from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, out_of_log, recreated
 from pyspark_kgroup.shared.arrow import before, last_offsets, rebatch
 from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, KgroupError, OptionError, WireError
-from spark_kgroup.limits import AUTHENTICATION_GRACE_MS
+from spark_kgroup.limits import AUTHENTICATION_GRACE_MS, LOOK_AGAIN_MS
 from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.peer_words import listed, printable_words
 from spark_kgroup.uncollected import uncollected
@@ -77,6 +84,10 @@ _NOT_DECOMPRESSED: Final = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._N
 _IDLE_LOOK_S: Final = 5.0
 """How long no record may come until a log is looked at, and the time between two looks (ours): librdkafka is silent
 about a topic that it may not see."""
+
+_END_BELOW_LOOKS_MIN: Final = 5
+"""How many looks must find that a log ends below a position, however long they take (ours): each asks a broker of its
+own choice, and Spark may keep a read waiting for minutes between two of them."""
 
 _UNKNOWN: Final = frozenset(
     {
@@ -144,7 +155,7 @@ def _consumer(settings: ReadSettings, unread: _Unread) -> Consumer:
 
 
 def _renewed_consumer(settings: ReadSettings, unread: _Unread) -> Consumer | None:
-    """A consumer that has read the certificates as they are by now, or None if they do not fit together (yet)."""
+    """A consumer with the certificates and the leaders as they are by now, or None if the former do not fit (yet)."""
     try:
         renewed = _consumer(settings, unread)
     except KgroupError as problem:
@@ -318,6 +329,8 @@ class _Unread:
         self._damaged: set[TopicPartition] = set()
         self._read_at: dict[TopicPartition, tuple[int, int]] = {}  # position, and how often it was damaged
         self._some_gone = False
+        self._ends_below: dict[TopicPartition, tuple[float, int]] = {}  # since when, and how many looks have said so
+        self._ask_anew_at_s = 0.0
         self._turn = 0
         self.resume()
         # Both readers have one deadline, so this one has only the time that the native reader left.
@@ -361,12 +374,21 @@ class _Unread:
         return list(pending)
 
     def take_renewal(self) -> bool:
-        """Whether certificates have changed here, while a broker and the consumer refuse each other."""
+        """Whether another consumer is to go on.
+
+        Certificates have changed here, while a broker and the consumer refuse each other. Or a log ends below its
+        position, and another broker is to say who leads it.
+        """
+        if self._ends_below and self._clock_s() >= self._ask_anew_at_s:
+            self._ask_anew_at_s = self._clock_s() + LOOK_AGAIN_MS / 1000
+            self._doubts |= self._ends_below.keys()
+            return True
         return self._refused_at_s is not None and self.files.take_change()
 
     def begin_anew(self) -> None:
-        """Another consumer goes on: the broker that refused the last one may accept it."""
+        """Another consumer goes on, from the positions: the broker that refused the last one may accept it."""
         self._refused_at_s = None
+        self._stopped.clear()
 
     def on_error(self, error: KafkaError, partition: TopicPartition | None = None) -> None:
         """Remember an error of librdkafka's, which tries again by itself, although some errors will not pass.
@@ -431,6 +453,7 @@ class _Unread:
             if position > self._positions[partition]:
                 self._positions[partition] = position
                 self._reasons.pop(partition, None)  # it was about records that are read by now
+                self._ends_below.pop(partition, None)
                 self.resume()
             if position >= self._ends[partition]:
                 self.open.pop(partition, None)
@@ -560,10 +583,32 @@ class _Unread:
         if nearest > position:
             self._skip_loss(out_of_log(partition, position, end, log_range), nearest)
         elif nearest == log_range.end_offset:  # and the range is open: it ends further
+            if not self._ends_below_for_long(partition, log_range):
+                self._check(waiting=True)
+                return None
             self._skip_loss(out_of_log(partition, position, end, log_range), end)
+        else:
+            self._ends_below.pop(partition, None)
         stopped = partition in self._stopped
         self._stopped.discard(partition)
         return nearest if partition in self.open and (stopped or nearest > position) else None
+
+    def _ends_below_for_long(self, partition: TopicPartition, log_range: LogRange) -> bool:
+        """Whether brokers have said for `END_BELOW_MS` that the log ends at the position or below."""
+        now_s = self._clock_s()
+        since_s, looks = self._ends_below.get(partition, (now_s, 0))
+        if not looks:
+            self._ask_anew_at_s = now_s + LOOK_AGAIN_MS / 1000
+            log.warning(
+                "%s is to be read from offset %d to %d, but %s: asking again for %d s before that is a loss.",
+                partition,
+                self._positions[partition],
+                self._ends[partition] - 1,
+                log_range,
+                END_BELOW_MS // 1000,
+            )
+        self._ends_below[partition] = since_s, looks + 1
+        return now_s - since_s >= END_BELOW_MS / 1000 and looks + 1 >= _END_BELOW_LOOKS_MIN
 
     def _skip_loss(self, loss: Loss, goes_on_at: int) -> None:
         if self._fail_on_data_loss:

@@ -1,0 +1,145 @@
+"""A log that ends below the rest of its range: brokers are asked anew for seconds before that is a loss."""
+
+import logging
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import KafkaError, Message
+from confluent_kafka import TopicPartition as AssignedPartition
+
+from pyspark_kgroup.errors import DataLoss
+from pyspark_kgroup.executor.read import range_reader
+from pyspark_kgroup.executor.read.range_reader import read_with_librdkafka
+from pyspark_kgroup.limits import END_BELOW_MS
+from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
+from spark_kgroup.errors import WireError
+from spark_kgroup.limits import LOOK_AGAIN_MS
+
+
+@dataclass
+class Log:
+    """What one broker takes for the log, as the leader."""
+
+    first: int
+    end: int
+
+
+class Cluster:
+    """Brokers of which each believes to lead. Every new consumer reaches the next one."""
+
+    def __init__(self, *logs: Log) -> None:
+        self.logs = logs
+        self.now_s = 1_000.0
+        self.open = 0
+        self.consumers = 0
+        self.look_takes_s = 0.0
+
+    def consumer(self, *_: object, **__: object) -> "OneConsumer":
+        self.consumers += 1
+        self.open += 1
+        return OneConsumer(self, self.logs[min(self.consumers, len(self.logs)) - 1])
+
+    def read(self, start: int, end: int, *, fail: bool = True, stall_timeout_ms: int = 300_000) -> list[int]:
+        settings = ReadSettings(consumer_config={}, fail_on_data_loss=fail, stall_timeout_ms=stall_timeout_ms)
+        reading = read_with_librdkafka([OffsetRange("t", 0, start, end)], settings, lambda: self.now_s)
+        return [offset for batch in reading for offset in batch["offset"].to_pylist()]
+
+
+class OneConsumer:
+    """As librdkafka's with `auto.offset.reset=error`: it tells of a position that its broker lacks, and then stops."""
+
+    def __init__(self, cluster: Cluster, log: Log) -> None:
+        self._cluster = cluster
+        self._log = log
+        self._position = -1
+        self._told = False
+
+    def assign(self, partitions: list[AssignedPartition]) -> None:
+        ((self._position, self._told),) = [(partition.offset, False) for partition in partitions]
+
+    incremental_assign = assign
+
+    def incremental_unassign(self, _: list[AssignedPartition]) -> None:
+        self._told = True
+
+    def poll(self, timeout_s: float) -> Message | None:
+        self._cluster.now_s += timeout_s
+        if self._told:
+            return None
+        if self._log.first <= self._position < self._log.end:
+            self._position += 1
+            return Message(topic="t", partition=0, offset=self._position - 1, value=b"v", timestamp=(1, 1_000))
+        self._told = True
+        code = KafkaError._PARTITION_EOF if self._position == self._log.end else KafkaError.OFFSET_OUT_OF_RANGE
+        return Message(topic="t", partition=0, offset=self._position, error=KafkaError(code))
+
+    def consume(self, _most: int, _timeout_s: float) -> list[Message]:
+        return []
+
+    def position(self, partitions: list[AssignedPartition]) -> list[AssignedPartition]:
+        return [AssignedPartition(one.topic, one.partition, self._position) for one in partitions]
+
+    def get_watermark_offsets(self, _: AssignedPartition, _timeout_s: float) -> tuple[int, int]:
+        self._cluster.now_s += self._cluster.look_takes_s
+        return self._log.first, self._log.end
+
+    def list_topics(self, topic: str, _timeout_s: float) -> Any:
+        return type("Seen", (), {"topics": {topic: type("Topic", (), {"error": None})}})
+
+    def close(self) -> None:
+        self._cluster.open -= 1
+
+
+def cluster_of(monkeypatch: pytest.MonkeyPatch, *logs: Log) -> Cluster:
+    cluster = Cluster(*logs)
+    monkeypatch.setattr(range_reader, "Consumer", cast("Any", cluster.consumer))
+    return cluster
+
+
+WHOLE, CUT_OFF = Log(0, 60), Log(0, 24)
+
+
+@pytest.mark.parametrize("start", [24, 40])
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_broker_that_is_cut_off_and_goes_on_as_a_leader_is_no_loss(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fail: bool, start: int
+) -> None:
+    cluster = cluster_of(monkeypatch, CUT_OFF, CUT_OFF, WHOLE)
+    assert cluster.read(start, 60, fail=fail) == list(range(start, 60))
+    assert cluster.open == 0
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert f"t-0 is to be read from offset {start} to 59, but the log has 0 to 23: asking again for 10 s" in warning
+
+
+def test_records_before_the_end_are_handed_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_of(monkeypatch, CUT_OFF, WHOLE)
+    assert cluster.read(10, 60) == list(range(10, 60))
+
+
+def test_an_end_below_is_a_loss_when_brokers_have_named_no_other_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_of(monkeypatch, CUT_OFF)
+    with pytest.raises(DataLoss, match="Offsets 40 to 59 of t-0 were still to be read, but the log has 0 to 23"):
+        cluster.read(40, 60)
+    assert END_BELOW_MS <= (cluster.now_s - 1_000) * 1000 < END_BELOW_MS + 2 * LOOK_AGAIN_MS
+    assert cluster.consumers >= END_BELOW_MS // LOOK_AGAIN_MS - 2, "each may reach another broker"
+    assert cluster.open == 0
+    assert cluster.read(40, 60, fail=False) == []
+
+
+def test_one_look_that_takes_long_is_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_of(monkeypatch, CUT_OFF, CUT_OFF, CUT_OFF, WHOLE)
+    cluster.look_takes_s = END_BELOW_MS / 1000
+    assert cluster.read(40, 60) == list(range(40, 60))
+
+
+def test_the_bound_of_a_read_without_records_holds_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(WireError, match=r"No record came for 5 s from t-0 \(at 40 of 60\)"):
+        cluster_of(monkeypatch, CUT_OFF).read(40, 60, stall_timeout_ms=5_000)
+
+
+def test_records_that_a_log_has_no_more_at_its_beginning_are_a_loss_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first offset never goes back: a broker that is behind names a lower one."""
+    cluster = cluster_of(monkeypatch, Log(50, 60))
+    assert cluster.read(40, 60, fail=False) == list(range(50, 60))
+    assert cluster.consumers == 1
