@@ -131,13 +131,14 @@ def test_all_records_of_a_range_are_deleted(
 
 
 @pytest.fixture
-def end_below_believed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a second consumer has asked anew: 10 s else."""
+def believed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a second consumer has asked anew: 10 s and 30 s else."""
     monkeypatch.setattr(range_reader, "END_BELOW_MS", 1_000)
-    monkeypatch.setattr(range_reader, "_END_BELOW_LOOKS_MIN", 2)
+    monkeypatch.setattr(range_reader, "TOPIC_GONE_AFTER_MS", 1_000)
+    monkeypatch.setattr(range_reader, "_LOOKS_MIN", 2)
 
 
-@pytest.mark.usefixtures("end_below_believed_soon")
+@pytest.mark.usefixtures("believed_soon")
 @pytest.mark.parametrize("first", [3, 5, 10])
 def test_a_log_that_ends_before_the_range_does(
     apache_kafka: ApacheKafka, new_topic: MakeTopic, batches_of: Read, caplog: pytest.LogCaptureFixture, first: int
@@ -162,6 +163,7 @@ def test_a_topic_that_is_deleted_does_not_hold_up_other_topics(
     assert_loss(batches_of, reads, message, {(there, 0): list(range(10, 50))}, caplog)
 
 
+@pytest.mark.usefixtures("believed_soon")
 def test_a_partition_that_its_new_topic_does_not_have(
     apache_kafka: ApacheKafka, new_topic: MakeTopic, batches_of: Read, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -429,7 +429,7 @@ def test_the_position_ends_a_range(apache_kafka: ApacheKafka, topic: str, transa
 @pytest.fixture
 def end_below_believed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(range_reader, "END_BELOW_MS", 0)
-    monkeypatch.setattr(range_reader, "_END_BELOW_LOOKS_MIN", 1)
+    monkeypatch.setattr(range_reader, "_LOOKS_MIN", 1)
 
 
 def test_records_that_are_gone_are_data_loss(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:

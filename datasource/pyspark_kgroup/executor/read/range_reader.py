@@ -6,8 +6,9 @@ A range is done as soon as no record below its end is left to come. Its last off
 markers, aborted or compacted data), so there are three signs of that: a record at or past the end of the range, an end
 of the log there, or the consumer's position, which librdkafka also moves past offsets that it never shows. A log that
 lacks a part of the range is not waited for: its leader is asked for the offsets that the log has (`data_loss`). An end
-below the position counts after `END_BELOW_MS`, within which consumer after consumer asks for the leader anew: a broker
-that is cut off goes on to answer as one that leads, and librdkafka believes the first broker that it reaches.
+below the position counts after `END_BELOW_MS`, and a partition that its topic lacks after `TOPIC_GONE_AFTER_MS`. Until
+then consumer after consumer asks for the leader anew: a broker that is cut off goes on to answer as one that leads, and
+librdkafka believes the first broker that it reaches.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, 
 from pyspark_kgroup.shared.arrow import before, last_offsets, rebatch
 from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, KgroupError, OptionError, WireError
-from spark_kgroup.limits import AUTHENTICATION_GRACE_MS, LOOK_AGAIN_MS
+from spark_kgroup.limits import AUTHENTICATION_GRACE_MS, LOOK_AGAIN_MS, TOPIC_GONE_AFTER_MS
 from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.peer_words import listed, printable_words
 from spark_kgroup.uncollected import uncollected
@@ -85,9 +86,9 @@ _IDLE_LOOK_S: Final = 5.0
 """How long no record may come until a log is looked at, and the time between two looks (ours): librdkafka is silent
 about a topic that it may not see."""
 
-_END_BELOW_LOOKS_MIN: Final = 5
-"""How many looks must find that a log ends below a position, however long they take (ours): each asks a broker of its
-own choice, and Spark may keep a read waiting for minutes between two of them."""
+_LOOKS_MIN: Final = 5
+"""How many looks must find a log too short or absent, however long they take (ours): each asks a broker of its own
+choice, and Spark may keep a read waiting for minutes between two of them."""
 
 _UNKNOWN: Final = frozenset(
     {
@@ -329,7 +330,7 @@ class _Unread:
         self._damaged: set[TopicPartition] = set()
         self._read_at: dict[TopicPartition, tuple[int, int]] = {}  # position, and how often it was damaged
         self._some_gone = False
-        self._ends_below: dict[TopicPartition, tuple[float, int]] = {}  # since when, and how many looks have said so
+        self._contradicted: dict[TopicPartition, tuple[float, int]] = {}  # since when, and how many looks have said so
         self._ask_anew_at_s = 0.0
         self._turn = 0
         self.resume()
@@ -377,11 +378,11 @@ class _Unread:
         """Whether another consumer is to go on.
 
         Certificates have changed here, while a broker and the consumer refuse each other. Or a log ends below its
-        position, and another broker is to say who leads it.
+        position, or is absent, and another broker is to say who leads it.
         """
-        if self._ends_below and self._clock_s() >= self._ask_anew_at_s:
+        if self._contradicted and self._clock_s() >= self._ask_anew_at_s:
             self._ask_anew_at_s = self._clock_s() + LOOK_AGAIN_MS / 1000
-            self._doubts |= self._ends_below.keys()
+            self._doubts |= self._contradicted.keys()
             return True
         return self._refused_at_s is not None and self.files.take_change()
 
@@ -453,7 +454,7 @@ class _Unread:
             if position > self._positions[partition]:
                 self._positions[partition] = position
                 self._reasons.pop(partition, None)  # it was about records that are read by now
-                self._ends_below.pop(partition, None)
+                self._contradicted.pop(partition, None)
                 self.resume()
             if position >= self._ends[partition]:
                 self.open.pop(partition, None)
@@ -561,6 +562,11 @@ class _Unread:
         """
         # One answer alone does not count: `_some_gone` says that librdkafka has found the topic unknown for a while.
         if error.code() in _UNKNOWN and self._some_gone:
+            # librdkafka says so of a partition at once, where the topic is there.
+            absent = error.code() == KafkaError._UNKNOWN_PARTITION
+            if absent and not self._is_said_for_long(partition, "the partition does not exist", TOPIC_GONE_AFTER_MS):
+                self._check(waiting=True)
+                return
             self._skip_loss(
                 deleted(partition, self._positions[partition], self._ends[partition]), self._ends[partition]
             )
@@ -583,20 +589,20 @@ class _Unread:
         if nearest > position:
             self._skip_loss(out_of_log(partition, position, end, log_range), nearest)
         elif nearest == log_range.end_offset:  # and the range is open: it ends further
-            if not self._ends_below_for_long(partition, log_range):
+            if not self._is_said_for_long(partition, log_range, END_BELOW_MS):
                 self._check(waiting=True)
                 return None
             self._skip_loss(out_of_log(partition, position, end, log_range), end)
         else:
-            self._ends_below.pop(partition, None)
+            self._contradicted.pop(partition, None)
         stopped = partition in self._stopped
         self._stopped.discard(partition)
         return nearest if partition in self.open and (stopped or nearest > position) else None
 
-    def _ends_below_for_long(self, partition: TopicPartition, log_range: LogRange) -> bool:
-        """Whether brokers have said for `END_BELOW_MS` that the log ends at the position or below."""
+    def _is_said_for_long(self, partition: TopicPartition, said: LogRange | str, bound_ms: int) -> bool:
+        """Whether brokers have said for `bound_ms` that the log does not go on at the position."""
         now_s = self._clock_s()
-        since_s, looks = self._ends_below.get(partition, (now_s, 0))
+        since_s, looks = self._contradicted.get(partition, (now_s, 0))
         if not looks:
             self._ask_anew_at_s = now_s + LOOK_AGAIN_MS / 1000
             log.warning(
@@ -604,11 +610,11 @@ class _Unread:
                 partition,
                 self._positions[partition],
                 self._ends[partition] - 1,
-                log_range,
-                END_BELOW_MS // 1000,
+                said,
+                bound_ms // 1000,
             )
-        self._ends_below[partition] = since_s, looks + 1
-        return now_s - since_s >= END_BELOW_MS / 1000 and looks + 1 >= _END_BELOW_LOOKS_MIN
+        self._contradicted[partition] = since_s, looks + 1
+        return now_s - since_s >= bound_ms / 1000 and looks + 1 >= _LOOKS_MIN
 
     def _skip_loss(self, loss: Loss, goes_on_at: int) -> None:
         if self._fail_on_data_loss:

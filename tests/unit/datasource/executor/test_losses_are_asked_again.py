@@ -1,11 +1,12 @@
-"""A log that ends below the rest of its range: brokers are asked anew for seconds before that is a loss."""
+"""A log that ends below its range, or is absent: brokers are asked anew for seconds before that is a loss."""
 
 import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as AssignedPartition
 
 from pyspark_kgroup.errors import DataLoss
@@ -14,7 +15,7 @@ from pyspark_kgroup.executor.read.range_reader import read_with_librdkafka
 from pyspark_kgroup.limits import END_BELOW_MS
 from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.errors import WireError
-from spark_kgroup.limits import LOOK_AGAIN_MS
+from spark_kgroup.limits import LOOK_AGAIN_MS, TOPIC_GONE_AFTER_MS
 
 
 @dataclass
@@ -23,6 +24,7 @@ class Log:
 
     first: int
     end: int
+    there: bool = True
 
 
 class Cluster:
@@ -35,10 +37,10 @@ class Cluster:
         self.consumers = 0
         self.look_takes_s = 0.0
 
-    def consumer(self, *_: object, **__: object) -> "OneConsumer":
+    def consumer(self, config: Mapping[str, Any], **_: object) -> "OneConsumer":
         self.consumers += 1
         self.open += 1
-        return OneConsumer(self, self.logs[min(self.consumers, len(self.logs)) - 1])
+        return OneConsumer(self, self.logs[min(self.consumers, len(self.logs)) - 1], config["error_cb"])
 
     def read(self, start: int, end: int, *, fail: bool = True, stall_timeout_ms: int = 300_000) -> list[int]:
         settings = ReadSettings(consumer_config={}, fail_on_data_loss=fail, stall_timeout_ms=stall_timeout_ms)
@@ -49,8 +51,9 @@ class Cluster:
 class OneConsumer:
     """As librdkafka's with `auto.offset.reset=error`: it tells of a position that its broker lacks, and then stops."""
 
-    def __init__(self, cluster: Cluster, log: Log) -> None:
+    def __init__(self, cluster: Cluster, log: Log, on_error: Callable[[KafkaError], None]) -> None:
         self._cluster = cluster
+        self._on_error = on_error
         self._log = log
         self._position = -1
         self._told = False
@@ -67,6 +70,10 @@ class OneConsumer:
         self._cluster.now_s += timeout_s
         if self._told:
             return None
+        if not self._log.there:
+            self._told = True
+            self._on_error(KafkaError(KafkaError._UNKNOWN_PARTITION))
+            return None
         if self._log.first <= self._position < self._log.end:
             self._position += 1
             return Message(topic="t", partition=0, offset=self._position - 1, value=b"v", timestamp=(1, 1_000))
@@ -82,6 +89,8 @@ class OneConsumer:
 
     def get_watermark_offsets(self, _: AssignedPartition, _timeout_s: float) -> tuple[int, int]:
         self._cluster.now_s += self._cluster.look_takes_s
+        if not self._log.there:
+            raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
         return self._log.first, self._log.end
 
     def list_topics(self, topic: str, _timeout_s: float) -> Any:
@@ -97,7 +106,7 @@ def cluster_of(monkeypatch: pytest.MonkeyPatch, *logs: Log) -> Cluster:
     return cluster
 
 
-WHOLE, CUT_OFF = Log(0, 60), Log(0, 24)
+WHOLE, CUT_OFF, ABSENT = Log(0, 60), Log(0, 24), Log(0, 0, there=False)
 
 
 @pytest.mark.parametrize("start", [24, 40])
@@ -124,6 +133,20 @@ def test_an_end_below_is_a_loss_when_brokers_have_named_no_other_for_a_while(mon
     assert END_BELOW_MS <= (cluster.now_s - 1_000) * 1000 < END_BELOW_MS + 2 * LOOK_AGAIN_MS
     assert cluster.consumers >= END_BELOW_MS // LOOK_AGAIN_MS - 2, "each may reach another broker"
     assert cluster.open == 0
+    assert cluster.read(40, 60, fail=False) == []
+
+
+def test_a_broker_that_does_not_know_a_partition_yet_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka waits for a topic that is unknown, and for no partition that one broker's answer lacks."""
+    cluster = cluster_of(monkeypatch, ABSENT, ABSENT, WHOLE)
+    assert cluster.read(40, 60) == list(range(40, 60))
+
+
+def test_a_partition_that_brokers_have_not_known_for_a_while_is_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_of(monkeypatch, ABSENT)
+    with pytest.raises(DataLoss, match=r"Offsets 40 to 59 of t-0 .* the partition does not exist any more"):
+        cluster.read(40, 60)
+    assert TOPIC_GONE_AFTER_MS <= (cluster.now_s - 1_000) * 1000 < TOPIC_GONE_AFTER_MS + 2 * LOOK_AGAIN_MS
     assert cluster.read(40, 60, fail=False) == []
 
 
