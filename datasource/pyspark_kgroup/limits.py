@@ -29,7 +29,8 @@ END_OFFSETS_MAX_AGE_MS: Final = 50
 spark.sql.streaming.pollingDelay)."""
 
 END_BELOW_MS: Final = 10_000
-"""How long a leader is asked again whose log ends below a position that was read, unless its epoch is newer than that
+"""How long a leader is asked again whose log ends below a position that was read (in a task, as in the driver: brokers
+are asked anew who leads), unless its epoch is newer than that
 of the read: a leader may list a lower end for a moment (seen in the field for seconds), and no log is cut without
 another election."""
 
