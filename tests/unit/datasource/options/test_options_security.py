@@ -324,7 +324,7 @@ def test_a_function_that_does_not_say_that_it_is_a_token_callback_is_never_calle
 
 def test_the_decorator_leaves_a_function_as_it_is() -> None:
     assert pyspark_kgroup.token_callback(token_for) is token_for
-    assert pyspark_kgroup.__all__ == ["DefaultSource", "python", "register", "token_callback"]
+    assert pyspark_kgroup.__all__ == ["DefaultSource", "doctor", "python", "register", "token_callback"]
 
 
 @pytest.mark.parametrize("text", ["give", "a b:c", "a:", ":a", "a.b.c", "../a:b", "a:b:c"])
