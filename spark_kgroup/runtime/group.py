@@ -55,6 +55,7 @@ class Group:
             rng=rng,
             alive=settings.hooks.alive,
             cluster_id=settings.client.cluster_id,
+            topic_ids=settings.work.topic_ids,
         )
         self.topics = Topics(settings, self._cluster)
         sessions: dict[str | None, Session] = {}

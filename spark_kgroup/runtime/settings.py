@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from spark_kgroup.errors import OptionError
 from spark_kgroup.limits import (
@@ -113,6 +114,7 @@ class OngoingWork:
     previously_owned: Mapping[str, PreviouslyOwned] = field(default_factory=dict)
     holds_rebalances: bool = False
     releases_seats: bool = True
+    topic_ids: Mapping[str, UUID] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from random import Random
+from types import MappingProxyType
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -49,7 +50,7 @@ from spark_kgroup.wire.responses import (
     with_known_epochs,
 )
 from spark_kgroup.wire.security.settings import Plaintext, Security
-from spark_kgroup.wire.witnesses import Denials, UnclearTopics, Witnesses
+from spark_kgroup.wire.witnesses import Denials, NewIds, UnclearTopics, Witnesses
 
 __all__ = ["Cluster", "ClusterMetadata", "KnownTopics", "ListedOffset", "Logs"]
 
@@ -62,28 +63,37 @@ _NO_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UN
 class KnownTopics:
     """The topics and leaders that brokers have told of, and how much of what they tell is believed. No I/O.
 
+    Args:
+        witnesses: the order in which brokers are asked.
+        topic_ids: topic -> the id that an earlier process of this application knew last.
+
     Attributes:
         topics: name -> the topic, as a broker described it last.
         leaders: partition -> node id. A partition is absent while its leader is not known.
     """
 
-    def __init__(self, witnesses: Witnesses) -> None:
+    def __init__(self, witnesses: Witnesses, topic_ids: Mapping[str, UUID] = MappingProxyType({})) -> None:
         self.topics: dict[str, TopicDescription] = {}
         self.leaders: dict[TopicPartition, int] = {}
         self._internal: set[str] = set()
         self._witnesses = witnesses
+        self._ids_before: Final = topic_ids
         self._replaced: dict[UUID | None, None] = {}
+        self._new_ids = NewIds()
         self._denials = Denials()
         self._unclear = UnclearTopics()
         self._told_by: dict[str, Address] = {}
         """Topic -> the broker whose metadata were the last about it, its leaders included."""
 
-    def hear(self, found: ClusterMetadata, witness: Address, node: int | None, *, named: bool) -> ClusterMetadata:
+    def hear(
+        self, found: ClusterMetadata, witness: Address, node: int | None, *, named: bool, alone: bool = False
+    ) -> ClusterMetadata:
         """Remember the metadata of the broker at `witness`, whose id is `node`, if that is known.
 
         Each topic is taken for itself: an error that may pass, unless it denies the topic, leaves open whether this
         topic exists, and a broker that knows less of one topic may be right about the others. If topics were not
-        `named`, such errors leave them out, but for LEADER_NOT_AVAILABLE: that topic is being created.
+        `named`, such errors leave them out, but for LEADER_NOT_AVAILABLE: that topic is being created. A broker that is
+        `alone` in its cluster is believed at once where it names a new topic id: no second broker can confirm it.
 
         Returns:
             `found` with its unclear topics. A topic of which the broker knows less is in no other part of it.
@@ -94,14 +104,17 @@ class KnownTopics:
             for topic, code in found.errors.items()
             if waited_for(code) and code not in _NO_TOPIC
         }
+        now_s = time.monotonic()
         # Before `_believe`, which would make this answer the knowledge that it is compared with.
         behind = self._behind(found)
-        for topic in behind:
-            message = f"this broker knows less than another did: {topic}"
+        unconfirmed = set() if alone else self._unconfirmed(found, node, now_s) - behind
+        why = dict.fromkeys(behind, "knows less than another did")
+        why |= dict.fromkeys(unconfirmed, "is so far the only one that says it was created again")
+        for topic, reason in why.items():
+            message = f"this broker {reason}: {topic}"
             errors[topic] = BrokerError("Metadata", ErrorCode.LEADER_NOT_AVAILABLE, message)
-        found = _without(behind, found)
+        found = _without(why.keys(), found)
         self._believe(found, witness)
-        now_s = time.monotonic()
         for topic, code in found.errors.items():
             if code in _NO_TOPIC:
                 self._denials.add(topic, node, now_s)
@@ -125,12 +138,31 @@ class KnownTopics:
             or topic.topic_id in self._replaced
         }
 
-    def _believe(self, found: ClusterMetadata, witness: Address) -> None:
-        before = {name: self.topics[name].topic_id for name in found.topics.keys() & self.topics.keys()}
-        for name, old in before.items():
+    def _unconfirmed(self, found: ClusterMetadata, node: int | None, now_s: float) -> set[str]:
+        """The topics that this broker names under another id than the known one, which no second witness confirms yet.
+
+        1. A broker is cut off. 2. A topic is created anew. 3. This process starts, and learns the new id from another
+        broker. 4. The broker that is cut off is asked. The id that it names is new to this process, and older.
+        """
+        unconfirmed = set()
+        for name, topic in found.topics.items():
             # Without topic ids a topic that was created anew cannot be told from the old one.
-            if old not in (None, found.topics[name].topic_id):
+            if (known := self._known_id(name)) is None:
+                continue
+            if topic.topic_id == known:
+                self._new_ids.contradict(name, node)
+            elif topic.topic_id not in self._replaced and not self._new_ids.suffice(name, topic.topic_id, node, now_s):
+                unconfirmed.add(name)
+        return unconfirmed
+
+    def _known_id(self, topic: str) -> UUID | None:
+        return self.topics[topic].topic_id if topic in self.topics else self._ids_before.get(topic)
+
+    def _believe(self, found: ClusterMetadata, witness: Address) -> None:
+        for name, topic in found.topics.items():
+            if (old := self._known_id(name)) not in (None, topic.topic_id):
                 self._replaced[old] = None
+                self._new_ids.forget(name)
         while len(self._replaced) > REPLACED_TOPICS_MAX:
             # The oldest one: a dict keeps the order of insertion.
             del self._replaced[next(iter(self._replaced))]
@@ -412,6 +444,9 @@ class Cluster:
 
     It belongs to one event loop, and must be closed.
 
+    Args:
+        topic_ids: as `KnownTopics`. The others are those of `Brokers`.
+
     Attributes:
         brokers: the cluster's, with the connections to them.
         logs: where partitions begin and end, by timestamp.
@@ -430,6 +465,7 @@ class Cluster:
         rng: Random | None = None,
         alive: Callable[[], bool] = lambda: True,
         cluster_id: str | None = None,
+        topic_ids: Mapping[str, UUID] = MappingProxyType({}),
     ) -> None:
         self.brokers = Brokers(
             bootstrap,
@@ -441,7 +477,7 @@ class Cluster:
             alive=alive,
             cluster_id=cluster_id,
         )
-        self._known = KnownTopics(self.brokers.witnesses)
+        self._known = KnownTopics(self.brokers.witnesses, topic_ids)
         self.logs = Logs(self.brokers, self._known, self._look_up)
         self.coordinators = Coordinators(self.brokers)
         self.groups = Groups(self.brokers, self.coordinators)
@@ -528,7 +564,9 @@ class Cluster:
         found = await asyncio.to_thread(parse_metadata, response) if large else parse_metadata(response)
         nodes = found.brokers or self.brokers.nodes
         node = next((node for node, address in nodes.items() if address == witness), None)
-        found = self._known.hear(found, witness, node, named=topics is not None)
+        # Of those that were known before, one may be away, and know better.
+        alone = len({*nodes.values(), *self.brokers.nodes.values()}) == 1
+        found = self._known.hear(found, witness, node, named=topics is not None, alone=alone)
         if found.unclear:
             self.brokers.witnesses.doubt(witness)
         # A broker that knows less of a topic may not know all brokers either, so those that we know stay.

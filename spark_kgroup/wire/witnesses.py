@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from spark_kgroup.limits import API_TIMEOUT_MS, TOPIC_GONE_AFTER_MS, WITNESS_MAX_AGE_MS
 from spark_kgroup.wire.address import Address
@@ -102,6 +103,48 @@ class Denials:
         """These topics are gone, as their leaders say, until they are seen."""
         for topic in topics:
             self._denials.setdefault(topic, _Denial(0, 0)).believed = True
+
+
+class NewIds:
+    """Topic ids that brokers name of topics which the client knows under other ids: claims that a topic was recreated.
+
+    Two brokers suffice for such a claim, or one for `TOPIC_GONE_AFTER_MS` in which no broker names the known id. A
+    broker counts for the id that it named last. Between two claims of one broker the others are asked first (it is
+    doubted), and no id ever comes back, so time in which no broker was asked counts as well.
+    """
+
+    def __init__(self) -> None:
+        self._by_node: dict[str, dict[int, UUID | None]] = {}
+        self._since: dict[str, tuple[UUID | None, float]] = {}
+        """Topic -> the id of the last claims, and since when no answer has named another id."""
+
+    def suffice(self, topic: str, topic_id: UUID | None, node: int | None, now_s: float) -> bool:
+        """A broker names this id, which is not the known one: whether it is believed from now on.
+
+        `node` is None if the broker's id is not known: such a broker counts for none (`Denials.add`).
+        """
+        named = self._by_node.setdefault(topic, {})
+        if node is not None:
+            named[node] = topic_id
+        claimed, since_s = self._since.get(topic, (topic_id, now_s))
+        if claimed != topic_id:
+            since_s = now_s
+        self._since[topic] = topic_id, since_s
+        witnesses = sum(each == topic_id for each in named.values())
+        return witnesses > 1 or now_s - since_s >= TOPIC_GONE_AFTER_MS / 1000
+
+    def contradict(self, topic: str, node: int | None) -> None:
+        """A broker names the known id."""
+        if topic not in self._by_node:
+            return
+        self._since.pop(topic, None)
+        if node is not None:
+            self._by_node[topic].pop(node, None)
+
+    def forget(self, topic: str) -> None:
+        """The topic is known under a new id: earlier claims were about the id before it."""
+        self._by_node.pop(topic, None)
+        self._since.pop(topic, None)
 
 
 class UnclearTopics:

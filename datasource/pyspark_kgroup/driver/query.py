@@ -28,6 +28,7 @@ from pyspark_kgroup.driver.startup.sizing import (
     stays_on_this_host,
 )
 from pyspark_kgroup.limits import SLOTS_KNOWN_MS
+from pyspark_kgroup.offsets.adoption import known_ids
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.earlier_runs import ThisRun, owned_by_seat
 from pyspark_kgroup.offsets.plan import NO_LIMIT, Limit
@@ -238,6 +239,7 @@ class Query:
                 previously_owned=owned_by_seat(planned, options.group_id),
                 holds_rebalances=True,  # until orphans' positions are committed (`orphans`)
                 releases_seats=False,  # a batch may be unfinished
+                topic_ids=known_ids(planned),
             ),
             hooks=self._hooks(planned, jvm),
         )

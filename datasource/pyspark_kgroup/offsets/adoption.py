@@ -29,9 +29,11 @@ a fresh one (`Checkpoint.unstarted`).
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
+from uuid import UUID
 
 from pyspark_kgroup.offsets.checkpoint import Checkpoint, Period
 from pyspark_kgroup.offsets.offset_spec import OffsetSpec
@@ -99,6 +101,15 @@ class Start:
 def topic_key(topic: TopicDescription) -> str:
     """The topic's id as the checkpoint writes it."""
     return str(topic.topic_id) if topic.topic_id is not None else ""
+
+
+def known_ids(checkpoint: Checkpoint) -> dict[str, UUID]:
+    """Topic -> its id as the checkpoint knows it. A topic whose text is no id (`topic_key`) is left out."""
+    found = {}
+    for name, topic in checkpoint.topics.items():
+        with suppress(ValueError):
+            found[name] = UUID(topic.topic_id)
+    return found
 
 
 def adopted_start(

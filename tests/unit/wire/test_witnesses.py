@@ -10,14 +10,15 @@ from harness.fake_cluster import A0, A1, TOPIC_ID, WHO, BrokerWorld, in_a_world
 from spark_kgroup.errors import BrokerError, ConnectionFailed, Disconnected, UnknownTopic, WireError
 from spark_kgroup.limits import TOPIC_GONE_AFTER_MS, WITNESS_MAX_AGE_MS
 from spark_kgroup.model import ErrorCode
-from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.group import Group
+from spark_kgroup.runtime.settings import GroupSettings, OngoingWork
 from spark_kgroup.runtime.topics import Topics
 from spark_kgroup.wire import brokers as brokers_module
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.cluster import Cluster
 from spark_kgroup.wire.messages import DescribeConfigsRequest, FindCoordinatorRequest
-from spark_kgroup.wire.witnesses import Denials, Witnesses
+from spark_kgroup.wire.witnesses import Denials, NewIds, Witnesses
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
@@ -222,6 +223,113 @@ def test_a_broker_that_was_silent_once_is_not_asked_first_again(monkeypatch: pyt
         await cluster.close()
 
     scenario()
+
+
+# -------------------------------------------------------------------------------------------------- topic ids
+
+RECREATED = UUID(int=8)
+
+
+def cut_off_before_the_topic_was_created_again(world: BrokerWorld, node: int) -> None:
+    """The topic's id is `TOPIC_ID` at this broker, and `RECREATED` at all others."""
+    world.cut_off_from_now_on(node)
+    world.topic_id = RECREATED
+
+
+async def id_of_a(world: BrokerWorld, cluster: Cluster, *order: int) -> UUID | None:
+    """The topic's id as a look says that asks brokers in this order, until one answer is of use."""
+    for node in order:
+        cluster.brokers.witnesses.doubt(world.brokers[node].address)
+    return (await cluster.metadata(["a"], timeout_ms=SOON_MS)).topics["a"].topic_id
+
+
+@in_a_world(nodes=3)
+async def test_a_topic_id_that_is_new_to_this_process_is_not_believed_from_a_broker_that_was_cut_off(
+    world: BrokerWorld,
+) -> None:
+    """1. A broker is cut off. 2. The topic is created again. 3. This process starts, at another broker."""
+    cut_off_before_the_topic_was_created_again(world, 0)
+    cluster = world.cluster(bootstrap=[world.brokers[1].address])
+    assert await id_of_a(world, cluster) == RECREATED
+    for times in (1, 2, 3):
+        assert await id_of_a(world, cluster, 0, 1, 2) == RECREATED
+        assert world.asked(messages.MetadataRequest, 0) == times
+    await cluster.close()
+
+
+@in_a_world(nodes=3)
+async def test_a_topic_that_two_brokers_name_under_another_id_was_created_again(world: BrokerWorld) -> None:
+    cluster = await acquainted(world)
+    cut_off_before_the_topic_was_created_again(world, 0)
+    assert await id_of_a(world, cluster, 1, 2, 0) == RECREATED
+    assert [world.asked(messages.MetadataRequest, node) for node in (0, 1, 2)] == [1, 1, 1]
+    assert await id_of_a(world, cluster, 0, 1, 2) == RECREATED
+    await cluster.close()
+
+
+@in_a_world(nodes=3)
+async def test_a_broker_that_was_cut_off_does_not_make_two_others_wait_that_were_asked_apart(
+    world: BrokerWorld,
+) -> None:
+    cluster = await acquainted(world)
+    cut_off_before_the_topic_was_created_again(world, 0)
+    assert await id_of_a(world, cluster, 1, 0, 2) == TOPIC_ID, "one broker against one: it stays as it was"
+    assert await id_of_a(world, cluster, 2, 0, 1) == RECREATED
+    await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_a_broker_that_lists_no_other_does_not_confirm_itself_while_this_process_knows_of_another(
+    world: BrokerWorld,
+) -> None:
+    cut_off_before_the_topic_was_created_again(world, 0)
+    world.cut_off[0].brokers = world.brokers[:1]
+    cluster = world.cluster(bootstrap=[world.brokers[1].address])
+    assert await id_of_a(world, cluster) == RECREATED
+    assert await id_of_a(world, cluster, 0, 1) == RECREATED
+    assert world.asked(messages.MetadataRequest, 0) == 1
+    await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_at_a_start_one_broker_does_not_contradict_the_id_that_an_earlier_process_knew(
+    world: BrokerWorld,
+) -> None:
+    cut_off_before_the_topic_was_created_again(world, 0)
+    settings = GroupSettings(
+        bootstrap=tuple(broker.address for broker in world.brokers),
+        group="g",
+        topics=("a",),
+        instance_ids=("seat-0",),
+        work=OngoingWork(topic_ids={"a": RECREATED}),
+    )
+    group = Group(settings)
+    await group.topics.refresh(SOON_MS)
+    assert group.topics.known["a"].topic_id == RECREATED
+    assert world.asked(messages.MetadataRequest, 0) == 1
+    await group.close()
+
+
+def test_another_topic_id_is_believed_from_one_broker_that_is_not_contradicted_for_long() -> None:
+    new_ids, long_s = NewIds(), TOPIC_GONE_AFTER_MS / 1000
+    assert not new_ids.suffice("a", RECREATED, 0, 0)
+    assert not new_ids.suffice("a", RECREATED, 0, long_s - 1)
+    new_ids.contradict("a", 1)
+    assert not new_ids.suffice("a", RECREATED, 0, long_s), "another broker names the known id"
+    assert not new_ids.suffice("a", RECREATED, None, 2 * long_s - 1)
+    assert new_ids.suffice("a", RECREATED, 0, 2 * long_s)
+    new_ids.forget("a")
+    assert not new_ids.suffice("a", RECREATED, 0, 3 * long_s)
+
+
+def test_brokers_that_name_different_topic_ids_do_not_confirm_each_other() -> None:
+    new_ids, long_s = NewIds(), TOPIC_GONE_AFTER_MS / 1000
+    assert not new_ids.suffice("a", RECREATED, 0, 0)
+    assert not new_ids.suffice("a", UUID(int=9), 1, 1)
+    assert not new_ids.suffice("a", UUID(int=9), None, long_s), "it is said for less than that"
+    new_ids.contradict("a", 0)
+    assert not new_ids.suffice("a", RECREATED, 2, long_s + 1), "the broker that said so knows better by now"
+    assert new_ids.suffice("a", RECREATED, 1, long_s + 2)
 
 
 # ----------------------------------------------------------------------------------------------- coordinators

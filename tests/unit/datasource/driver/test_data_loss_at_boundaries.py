@@ -2,16 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 from harness.boundary import elapsed_ms, messages
 from harness.fake_driver import Crash, Driver
 from harness.fake_group import OTHER, FakeGroup
 
+from pyspark_kgroup.driver.query import Query
 from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.limits import END_BELOW_MS, END_OFFSETS_MAX_AGE_MS
+from pyspark_kgroup.offsets.checkpoint import Checkpoint, Topic
 from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, deleted, out_of_log, recreated
 from pyspark_kgroup.options.offset_bound import parse_starting_offsets
+from pyspark_kgroup.options.parser import parse
 from spark_kgroup.errors import UnknownTopic
 from spark_kgroup.model import TopicPartition
 
@@ -595,3 +599,10 @@ def test_a_topic_that_goes_between_batches_of_available_now_fails_the_query(
     with pytest.raises(DataLoss, match=r"Offsets 40 on of t-0 were still to be read, but .+ 1 more partitions"):
         driver.trigger()
     assert driver.rows == {P0: [(0, 40)], P1: [(0, 40)]}
+
+
+def test_a_driver_that_comes_back_tells_its_client_which_topics_its_checkpoint_knows() -> None:
+    """Else a broker that was cut off before the topic was created again would be believed at the first look."""
+    options = parse({"kafka.bootstrap.servers": "a:9092", "kafka.group.id": "g", "subscribe": "t", "members": "1"})
+    start = Checkpoint(topics={"t": Topic(topic_id=str(UUID(int=8)), first_sight=1)})
+    assert Query(options, bounded=False)._settings(start, None).work.topic_ids == {"t": UUID(int=8)}

@@ -6,7 +6,15 @@ from uuid import UUID
 
 import pytest
 
-from pyspark_kgroup.offsets.adoption import Committed, Start, Writer, adopted_start, make_period, topic_key
+from pyspark_kgroup.offsets.adoption import (
+    Committed,
+    Start,
+    Writer,
+    adopted_start,
+    known_ids,
+    make_period,
+    topic_key,
+)
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
 from pyspark_kgroup.offsets.offset_spec import OffsetSpec
 from spark_kgroup.model import MemberIdentity, TopicDescription, TopicPartition
@@ -197,3 +205,8 @@ def test_a_period_that_begins_where_the_last_one_did_differs_from_it_by_its_cut(
     assert adopted_at(40) == replace(held, cut=cut + 1)
     assert adopted_at(60) == replace(held, start=60, cut=0)
     assert adopted_at(100) == held
+
+
+def test_a_checkpoint_knows_the_ids_of_its_topics_where_a_cluster_has_ids() -> None:
+    topics = {"t": Topic(topic_id=str(OLD), first_sight=1), "u": Topic(topic_id="", first_sight=1)}
+    assert known_ids(Checkpoint(topics=topics)) == {"t": OLD}
