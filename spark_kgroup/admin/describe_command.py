@@ -140,7 +140,7 @@ async def _ends(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[
     wanted = set(partitions)
     if not wanted:
         return {}
-    metadata = await cluster.metadata({tp.topic for tp in wanted}, patience_ms=TOPIC_PATIENCE_MS)
+    metadata = await cluster.metadata({tp.topic for tp in wanted}, absent_after_ms=0, patience_ms=TOPIC_PATIENCE_MS)
     listed = await cluster.logs.list_offsets({tp: messages.LATEST for tp in wanted if tp in metadata.leaders})
     return {tp: found.offset for tp, found in listed.items()}
 

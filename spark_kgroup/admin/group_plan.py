@@ -96,7 +96,7 @@ async def look(cluster: Cluster, name: str, change: Change) -> GroupPlan:
     group = await describe_consumers(cluster, name)
     check_plannable(group)
     wanted = {topic for member in group.members for topic in member.subscribed}
-    metadata = await cluster.metadata(wanted)
+    metadata = await cluster.metadata(wanted, absent_after_ms=0)
     return plan_change(group, metadata.topics, change)
 
 

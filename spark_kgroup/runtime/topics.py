@@ -13,7 +13,6 @@ from spark_kgroup.limits import (
     MATCH_AGAIN_AFTER_MS,
     PATTERN_SELECT_S_MAX,
     PATTERN_SELECT_S_SLOW,
-    TOPIC_ABSENT_AFTER_MS,
     TOPIC_PATIENCE_MS,
 )
 from spark_kgroup.member.consumer_contract import NewsExpected
@@ -63,7 +62,6 @@ class Topics:
         metadata = await self._cluster.metadata(
             sorted(self._settings.topics),
             timeout_ms=timeout_ms,
-            absent_after_ms=TOPIC_ABSENT_AFTER_MS,
             # The first look waits for every topic: no earlier description could stand in for one.
             patience_ms=TOPIC_PATIENCE_MS if self.known else None,
         )

@@ -492,7 +492,7 @@ class Cluster:
         topics: Iterable[str] | None,
         *,
         timeout_ms: int | None = None,
-        absent_after_ms: int = 0,
+        absent_after_ms: int = TOPIC_ABSENT_AFTER_MS,
         patience_ms: int | None = None,
     ) -> ClusterMetadata:
         """Fresh metadata of `topics` (None: all), from any broker. Unknown topics are in `errors`.
@@ -504,7 +504,7 @@ class Cluster:
             topics: names.
             timeout_ms: bound on all of it.
             absent_after_ms: how long one broker alone must deny a topic that no broker has known yet until it counts as
-                unknown.
+                unknown. 0 is for a person who looks, and can look again: any decision needs more than one denial.
             patience_ms: how long a topic may be unclear (`ClusterMetadata.unclear`), or refused that was there before,
                 until the others do not wait for it any more. It is then in `topics` as brokers described it last, if
                 they have, beside its error. None for as long as the call lasts.

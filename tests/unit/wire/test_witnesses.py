@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 from harness.fake_broker import until
-from harness.fake_cluster import A0, A1, TOPIC_ID, WHO, BrokerWorld, in_a_world
+from harness.fake_cluster import A0, A1, B0, TOPIC_ID, WHO, BrokerWorld, in_a_world
 
 from spark_kgroup.errors import BrokerError, ConnectionFailed, Disconnected, UnknownTopic, WireError
 from spark_kgroup.limits import TOPIC_GONE_AFTER_MS, WITNESS_MAX_AGE_MS
@@ -184,6 +184,51 @@ async def test_at_a_start_a_topic_is_waited_for_that_the_only_broker_denies_for_
     await until(lambda: world.asked(messages.MetadataRequest) > 2)
     world.leaders = leaders
     assert (await asking).keys() == {"a"}
+    await cluster.close()
+
+
+async def beside_a_broker_that_does_not_know_b_yet(world: BrokerWorld) -> Cluster:
+    """A client that has never heard of b, and whose first question goes to that broker, which is node 0."""
+    world.leaders = {A0: 1, A1: 1}
+    world.cut_off_from_now_on(0)
+    world.leaders = {A0: 1, A1: 1, B0: 1}
+    return await acquainted(world)
+
+
+@in_a_world(nodes=3)
+async def test_a_topic_that_this_process_has_not_seen_is_not_gone_because_one_broker_denies_it(
+    world: BrokerWorld,
+) -> None:
+    """Partitions of b would be given up without their position, and another application's seat would lose them."""
+    cluster = await beside_a_broker_that_does_not_know_b_yet(world)
+    settings = GroupSettings(bootstrap=(world.brokers[0].address,), group="g", topics=("a",), instance_ids=("seat-0",))
+    assert await Topics(settings, cluster).gone(["b"]) == set()
+    assert [world.asked(messages.MetadataRequest, node) for node in (0, 1, 2)] == [2, 1, 0]
+    await cluster.close()
+
+
+@in_a_world(nodes=3)
+async def test_the_assignors_leader_sees_a_topic_that_one_broker_denies(world: BrokerWorld) -> None:
+    cluster = await beside_a_broker_that_does_not_know_b_yet(world)
+    found = await cluster.metadata(["a", "b"], timeout_ms=SOON_MS, patience_ms=SOON_MS)
+    assert (sorted(found.topics), found.errors) == (["a", "b"], {})
+    await cluster.close()
+
+
+@in_a_world(nodes=3)
+async def test_a_topic_that_never_was_is_gone_when_two_brokers_deny_it(world: BrokerWorld) -> None:
+    cluster = await acquainted(world)
+    found = await cluster.metadata(["a", "b"], timeout_ms=2 * SOON_MS)
+    assert found.errors == {"b": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert world.asked(messages.MetadataRequest) == 3
+    await cluster.close()
+
+
+@in_a_world(nodes=3)
+async def test_a_person_who_looks_hears_what_the_first_broker_says(world: BrokerWorld) -> None:
+    cluster = await beside_a_broker_that_does_not_know_b_yet(world)
+    assert (await cluster.metadata(["b"], absent_after_ms=0)).errors == {"b": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert world.asked(messages.MetadataRequest) == 2
     await cluster.close()
 
 
