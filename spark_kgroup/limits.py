@@ -133,13 +133,13 @@ OWN_IDS_AGAIN_MS: Final = 1_000
 member hands over is much shorter than a second, and one DescribeGroups for each process and second is little."""
 
 TOPIC_GONE_AFTER_MS: Final = 30_000
-"""How long one broker alone may deny a topic that was there, while no other is asked, before the topic counts as
-deleted: a broker that starts may not know all topics yet (librdkafka: topic.metadata.propagation.max.ms, 30 s). With
-two brokers that deny it, it is gone: measured, 0.2 s."""
+"""How long one broker alone may deny a topic that was there, or name another id of it, before the topic counts as
+deleted, or as created again, while no other broker is asked or answers: a broker that starts may not know all topics
+yet (librdkafka: topic.metadata.propagation.max.ms, 30 s). Two brokers that say so are believed: measured, 0.2 s."""
 
 TOPIC_ABSENT_AFTER_MS: Final = 5_000
-"""How long one broker alone may deny a topic that this process has never seen, before the start fails (ours: a person
-waits here, and has mostly misspelt it)."""
+"""How long one broker alone may deny a topic that this process has never seen, before the topic counts as absent (ours:
+at a start a person waits here, and has mostly misspelt it)."""
 
 TOPIC_PATIENCE_MS: Final = 5_000
 """How long a look at several topics waits for one of which brokers do not say what it is, before the others go on

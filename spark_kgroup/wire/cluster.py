@@ -445,7 +445,7 @@ class Cluster:
     It belongs to one event loop, and must be closed.
 
     Args:
-        topic_ids: as `KnownTopics`. The others are those of `Brokers`.
+        topic_ids: see `KnownTopics`. All other arguments: see `Brokers`.
 
     Attributes:
         brokers: the cluster's, with the connections to them.

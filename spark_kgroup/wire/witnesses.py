@@ -109,8 +109,8 @@ class NewIds:
     """Topic ids that brokers name of topics which the client knows under other ids: claims that a topic was recreated.
 
     Two brokers suffice for such a claim, or one for `TOPIC_GONE_AFTER_MS` in which no broker names the known id. A
-    broker counts for the id that it named last. Between two claims of one broker the others are asked first (it is
-    doubted), and no id ever comes back, so time in which no broker was asked counts as well.
+    broker counts for the id that it named last. Time in which no broker was asked counts as well: no id ever comes
+    back, and a broker that made such a claim is doubted, so it is asked again after all other brokers.
     """
 
     def __init__(self) -> None:
