@@ -135,11 +135,13 @@ class NewIds:
 
     def contradict(self, topic: str, node: int | None) -> None:
         """A broker names the known id."""
-        if topic not in self._by_node:
+        if (named := self._by_node.get(topic)) is None:
             return
         self._since.pop(topic, None)
         if node is not None:
-            self._by_node[topic].pop(node, None)
+            named.pop(node, None)
+        if not named:
+            del self._by_node[topic]
 
     def forget(self, topic: str) -> None:
         """The topic is known under a new id: earlier claims were about the id before it."""
