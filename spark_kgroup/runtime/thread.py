@@ -22,6 +22,7 @@ from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.views import GroupView, SeatCommit
 from spark_kgroup.wire.listing import Answers, OffsetListing
 from spark_kgroup.wire.responses import CommittedOffset
+from spark_kgroup.wire.witnesses import NamedLeader
 
 T = TypeVar("T")
 
@@ -176,6 +177,12 @@ class Logs:
         return self._thread.run(
             lambda group: group.offsets.ranges(partitions, patience_ms, read_committed=read_committed)
         )
+
+    def ask_another_broker(
+        self, partitions: Iterable[TopicPartition], patience_ms: int
+    ) -> dict[TopicPartition, tuple[NamedLeader, ...]]:
+        """`Offsets.ask_another_broker`."""
+        return self._thread.run(lambda group: group.offsets.ask_another_broker(partitions, patience_ms))
 
 
 class EndListing:

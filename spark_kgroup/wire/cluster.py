@@ -36,7 +36,7 @@ from spark_kgroup.peer_words import listed
 from spark_kgroup.rights import RIGHTS_MISSING
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
-from spark_kgroup.wire.brokers import Brokers, NotKnownYet
+from spark_kgroup.wire.brokers import Brokers, NotKnownYet, end_after
 from spark_kgroup.wire.groups import Coordinators, Groups
 from spark_kgroup.wire.listing import Errors, Found, OffsetListing
 from spark_kgroup.wire.responses import (
@@ -50,7 +50,7 @@ from spark_kgroup.wire.responses import (
     with_known_epochs,
 )
 from spark_kgroup.wire.security.settings import Plaintext, Security
-from spark_kgroup.wire.witnesses import Denials, NewIds, UnclearTopics, Witnesses
+from spark_kgroup.wire.witnesses import Denials, NamedLeader, NewIds, UnclearTopics, Witnesses
 
 __all__ = ["Cluster", "ClusterMetadata", "KnownTopics", "ListedOffset", "Logs"]
 
@@ -84,6 +84,8 @@ class KnownTopics:
         self._unclear = UnclearTopics()
         self._told_by: dict[str, Address] = {}
         """Topic -> the broker whose metadata were the last about it, its leaders included."""
+        self._described_by: dict[str, int | None] = {}
+        """Topic -> the node id, if it is known, of the broker that described the topic last."""
 
     def hear(
         self, found: ClusterMetadata, witness: Address, node: int | None, *, named: bool, alone: bool = False
@@ -115,6 +117,7 @@ class KnownTopics:
             errors[topic] = BrokerError("Metadata", ErrorCode.LEADER_NOT_AVAILABLE, message)
         found = _without(why.keys(), found)
         self._believe(found, witness)
+        self._described_by.update(dict.fromkeys(found.topics, node))
         for topic, code in found.errors.items():
             if code in _NO_TOPIC:
                 self._denials.add(topic, node, now_s)
@@ -267,6 +270,13 @@ class KnownTopics:
         for told_by in {self._told_by[topic] for topic in topics if topic in self._told_by}:
             self._witnesses.doubt(told_by)
 
+    def named_leader(self, tp: TopicPartition) -> NamedLeader | None:
+        """The leader of a partition, as the last description of its topic names it, if it came from a known broker."""
+        named_by, leader = self._described_by.get(tp.topic), self.leaders.get(tp)
+        if named_by is None or leader is None:
+            return None
+        return NamedLeader(named_by, leader, self.topics[tp.topic].leader_epochs.get(tp.partition, -1))
+
     def forget_leader(self, tp: TopicPartition, node: int) -> None:
         """This node does not lead the partition, if it was thought to."""
         if self.leaders.get(tp) == node:
@@ -340,6 +350,28 @@ class Logs:
 
         timeout_ms = timeout_ms or self._retries.api_timeout_ms
         return OffsetListing(wanted, self._by_leader, list_at, self._check_listed, self._retries.backoff(), timeout_ms)
+
+    async def ask_another_broker(
+        self, partitions: Collection[TopicPartition], timeout_ms: int
+    ) -> dict[TopicPartition, tuple[NamedLeader, ...]]:
+        """Look the leaders of `partitions` up once more, at another broker than the one that named them.
+
+        If that broker names a newer leader, later questions go to that one. No answer is no error.
+
+        Returns:
+            For each partition the leader as it was named before, and as it is named now. A broker whose node id is not
+            known, or which knows less of a topic than another did, is no witness.
+        """
+        topics = sorted({tp.topic for tp in partitions})
+        before = {tp: self._known.named_leader(tp) for tp in partitions}
+        self._known.doubt(topics)
+        try:
+            async with end_after(timeout_ms):
+                await self._look_up(topics)
+        except WireError as error:
+            log.debug("No other broker has named the leaders of %s: %s", listed(topics), error)
+        named = {tp: (before[tp], self._known.named_leader(tp)) for tp in partitions}
+        return {tp: tuple(each for each in both if each is not None) for tp, both in named.items()}
 
     def _check_listed(self, found: Found, errors: Errors) -> None:
         """Raise an error that no further question about offsets can mend."""

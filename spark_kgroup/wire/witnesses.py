@@ -9,10 +9,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
 from spark_kgroup.limits import API_TIMEOUT_MS, TOPIC_GONE_AFTER_MS, WITNESS_MAX_AGE_MS
 from spark_kgroup.wire.address import Address
+
+
+class NamedLeader(NamedTuple):
+    """The leader of a partition, and its epoch, as one broker names them. All brokers are node ids.
+
+    Attributes:
+        named_by: the broker that says so.
+        leader: the broker that leads the partition.
+        epoch: -1 if brokers do not tell it.
+    """
+
+    named_by: int
+    leader: int
+    epoch: int
 
 
 class Witnesses:

@@ -42,6 +42,7 @@ from spark_kgroup.runtime.views import GroupView, SeatCommit, SeatView
 from spark_kgroup.seat_note import Author
 from spark_kgroup.wire.listing import Answers
 from spark_kgroup.wire.responses import CommittedOffset
+from spark_kgroup.wire.witnesses import NamedLeader
 
 OTHER = "other"
 PROTOCOL = "cooperative-sticky"
@@ -163,6 +164,13 @@ class FakeLogs:
         ranges = {tp: (self._group.log[tp][0], end, self._group.epoch(tp)) for tp, end in ends.found.items()}
         return Answers(ranges, ends.unanswered)
 
+    def ask_another_broker(
+        self, partitions: Iterable[TopicPartition], _patience_ms: int = 0
+    ) -> Mapping[TopicPartition, Sequence[NamedLeader]]:
+        self._group.meanwhile()
+        named = self._group.another_broker()
+        return dict.fromkeys(partitions, named)
+
 
 class FakeGroup:
     """One group with `seats` of ours and one other application. Single-threaded. Time passes only where a call waits.
@@ -171,6 +179,8 @@ class FakeGroup:
         target: partition -> the member that shall own it after the next rebalances. An absent partition gets no owner.
         subscribed: the topics that our seats subscribe to. The other application takes all other topics.
         meanwhile: called inside every call of the runtime: the world does not stand still while the boundary asks.
+        another_broker: called when leaders are looked up at another broker than the one that named them: the leader as
+            it was named before, and as it is named now. By default no broker says who it is.
         commit_fate: the fate of the next commit of a seat: "ok", "lost" (not carried out), "unheard" (carried out,
             the answer is lost) or "refused".
         stable: last stable offset of partitions with an open transaction.
@@ -207,6 +217,7 @@ class FakeGroup:
         self.author = Author(app="seat")
         self._notes: dict[TopicPartition, CommittedOffset] = {}
         self.meanwhile: Callable[[], None] = _idle
+        self.another_broker: Callable[[], Sequence[NamedLeader]] = tuple
         self.commit_fate: Callable[[], str] = lambda: "ok"
         self.held: AssignmentDrift | None = None
         self.forced: list[str] = []

@@ -18,7 +18,7 @@ from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.cluster import Cluster
 from spark_kgroup.wire.messages import DescribeConfigsRequest, FindCoordinatorRequest
-from spark_kgroup.wire.witnesses import Denials, NewIds, Witnesses
+from spark_kgroup.wire.witnesses import Denials, NamedLeader, NewIds, Witnesses
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
@@ -523,6 +523,76 @@ async def test_a_leader_that_was_cut_off_does_not_list_where_its_log_ends(world:
     await until(lambda: world.asked(messages.ListOffsetsRequest, 0))
     world.leaders, world.ends[A0] = {A0: 1}, 40
     assert (await asking)[A0].offset == 40
+    await cluster.close()
+
+
+async def come_back_to_an_old_leader(world: BrokerWorld) -> Cluster:
+    """A new client. Node 0, the first in its list, led in epoch 0 up to 25, is cut off, and has told of itself."""
+    world.leaders, world.epochs, world.ends = {A0: 0, A1: 1}, {A0: 0, A1: 0}, {A0: 25, A1: 11}
+    world.cut_off_from_now_on(0)
+    world.leaders, world.epochs, world.ends = {A0: 1, A1: 1}, {A0: 1, A1: 0}, {A0: 60, A1: 11}
+    cluster = world.cluster(bootstrap=[broker.address for broker in world.brokers])
+    await cluster.metadata(["a"])
+    assert (await cluster.logs.list_offsets({A0: messages.LATEST}))[A0].offset == 25
+    return cluster
+
+
+@in_a_world(nodes=2)
+async def test_a_client_that_comes_back_hears_of_a_newer_leader_from_another_broker(world: BrokerWorld) -> None:
+    cluster = await come_back_to_an_old_leader(world)
+    named = await cluster.logs.ask_another_broker([A0, A1], SOON_MS)
+    assert named == {
+        A0: (NamedLeader(0, leader=0, epoch=0), NamedLeader(1, leader=1, epoch=1)),
+        A1: (NamedLeader(0, leader=1, epoch=0), NamedLeader(1, leader=1, epoch=0)),
+    }
+    assert (await cluster.logs.list_offsets({A0: messages.LATEST}))[A0].offset == 60
+    named = await cluster.logs.ask_another_broker([A0], SOON_MS)
+    assert named == {A0: (NamedLeader(1, leader=1, epoch=1),) * 2}, "the old leader knows less, and is no witness"
+    assert (await cluster.logs.list_offsets({A0: messages.LATEST}))[A0].offset == 60
+    await cluster.close()
+
+
+@in_a_world(nodes=3)
+async def test_each_broker_is_heard_about_a_leader_in_turn(world: BrokerWorld) -> None:
+    """Two of three are cut off together, and name the same old leader."""
+    world.leaders, world.epochs = {A0: 0}, {A0: 0}
+    world.cut_off_from_now_on(0)
+    world.cut_off_from_now_on(1)
+    world.leaders, world.epochs = {A0: 2}, {A0: 1}
+    cluster = world.cluster(bootstrap=[broker.address for broker in world.brokers])
+    await cluster.metadata(["a"])
+    words = [(await cluster.logs.ask_another_broker([A0], SOON_MS))[A0][-1] for _ in range(2)]
+    assert words == [NamedLeader(1, leader=0, epoch=0), NamedLeader(2, leader=2, epoch=1)]
+    await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_without_another_broker_the_only_one_is_one_witness(world: BrokerWorld) -> None:
+    cluster = await come_back_to_an_old_leader(world)
+    await world.brokers[1].stop()
+    for _ in range(2):
+        named = await cluster.logs.ask_another_broker([A0], SOON_MS)
+        assert named == {A0: (NamedLeader(0, leader=0, epoch=0),) * 2}
+    await cluster.close()
+    await world.brokers[1].start()
+
+
+@in_a_world(nodes=2)
+async def test_where_no_broker_answers_in_time_the_leader_is_as_it_was_named(world: BrokerWorld) -> None:
+    cluster = await come_back_to_an_old_leader(world)
+    world.first["Metadata"] = [None, None]
+    named = await cluster.logs.ask_another_broker([A0], 100)
+    assert named == {A0: (NamedLeader(0, leader=0, epoch=0),) * 2}
+    await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_a_broker_of_unknown_id_is_no_witness_of_a_leader(world: BrokerWorld) -> None:
+    """It may be one that is known, at another of its addresses."""
+    world.hosts = {0: "localhost"}
+    cluster = await acquainted(world)
+    named = await cluster.logs.ask_another_broker([A0], SOON_MS)
+    assert len(named[A0]) == 1
     await cluster.close()
 
 

@@ -15,6 +15,7 @@ from spark_kgroup.model import DescribedGroup, DescribedMember, TopicDescription
 from spark_kgroup.runtime.views import GroupView, SeatCommit
 from spark_kgroup.wire.listing import Answers
 from spark_kgroup.wire.responses import CommittedOffset
+from spark_kgroup.wire.witnesses import NamedLeader
 
 
 class EndListing(Protocol):
@@ -50,6 +51,14 @@ class LogPort(Protocol):
         self, partitions: Iterable[TopicPartition], patience_ms: int, *, read_committed: bool
     ) -> Answers[tuple[int, int, int]]:
         """The first offset of each partition, one past the last readable one, and the epoch of the leader, or -1."""
+
+    def ask_another_broker(
+        self, partitions: Iterable[TopicPartition], patience_ms: int
+    ) -> Mapping[TopicPartition, Sequence[NamedLeader]]:
+        """Look leaders up at another broker than the one that named them: as they were named before, and are named now.
+
+        Later questions go to a newer leader, if that broker names one. Each broker is a node id that is known.
+        """
 
 
 class GroupPort(Protocol):

@@ -70,6 +70,13 @@ class LogEnds:
         self._beside: list[_Beside] = []
         self._late: dict[TopicPartition, int] = {}
 
+    def drop(self, partitions: Collection[TopicPartition]) -> None:
+        """Drop the listed ends of `partitions`, and any listing that was begun before its answers are needed."""
+        self._listed = _Listed(
+            {tp: end for tp, end in self._listed.ends.items() if tp not in partitions}, self._listed.at_ms
+        )
+        self._begun = None
+
     def begin(self, partitions: Collection[TopicPartition]) -> None:
         """Begin to list `partitions`, while brokers are asked other questions before `of` needs the ends."""
         if lacking := self._lacking(partitions, self._recent()):

@@ -189,6 +189,11 @@ class TopicLogs:
         self.out_of_reach.miss({tp: self._ends.unanswered[tp] for tp in held if tp not in ends})
         return {tp: end for tp, end in ends.items() if tp not in self.missed} if self.missed else ends
 
+    def list_anew(self, partitions: Collection[TopicPartition]) -> None:
+        """The logs of `partitions` do not end where they were listed to: the next plan lists them once more."""
+        if partitions:
+            self._ends.drop(partitions)
+
     def answered(self, answers: Answers[T]) -> Mapping[TopicPartition, T]:
         """The answers for partitions of our seats. Those without an answer are out of reach in this boundary.
 

@@ -1,6 +1,6 @@
 """The boundary when logs lose records that were still to be read: `failOnDataLoss` true and false."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -18,6 +18,7 @@ from pyspark_kgroup.options.offset_bound import parse_starting_offsets
 from pyspark_kgroup.options.parser import parse
 from spark_kgroup.errors import UnknownTopic
 from spark_kgroup.model import TopicPartition
+from spark_kgroup.wire.witnesses import NamedLeader
 
 P0, P1, P2 = (TopicPartition("t", index) for index in range(3))
 U0 = TopicPartition("u", 0)
@@ -349,6 +350,152 @@ def test_a_log_that_stays_short_is_an_error_if_losses_are(
     with pytest.raises(DataLoss, match=r"Offsets 100 on of t-0 .+ has 0 to 59: it was truncated"):
         go_on()
     assert group.now_ms - since_ms >= END_BELOW_MS
+
+
+@pytest.mark.parametrize("fail", [True, False])
+@pytest.mark.parametrize("bounded", [True, False])
+def test_a_query_that_comes_back_to_a_leader_that_is_cut_off_hears_of_the_newer_one_from_another_broker(
+    world: World, caplog: pytest.LogCaptureFixture, bounded: bool, fail: bool
+) -> None:
+    """The first broker in the bootstrap list led the partition up to offset 60, and was cut off."""
+    group, driver = world(records=100, fail_on_data_loss=fail)
+    driver.drain()
+    list_less(group, P0, 60)
+    group.rewinds = {P0}
+
+    def newer_leader() -> Sequence[NamedLeader]:
+        if group.epoch(P0) == 0:
+            group.elect(P0)
+            group.log[P0][1] = 107
+            return NamedLeader(0, leader=0, epoch=0), NamedLeader(1, leader=1, epoch=1)
+        return NamedLeader(1, leader=1, epoch=1), NamedLeader(0, leader=1, epoch=1)
+
+    group.another_broker = newer_leader
+    since_ms = group.now_ms
+    driver.restart(bounded=bounded)
+    driver.drain()
+    assert driver.rows[P0] == [(0, 100), (100, 107)]
+    assert group.committed_now == {P0: 107}
+    assert group.now_ms - since_ms < END_BELOW_MS
+    assert not messages(caplog, "t-0 is to be read from offset 100")
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_after_a_restart_the_patience_with_a_leader_begins_when_a_second_broker_names_it(
+    world: World, bounded: bool
+) -> None:
+    group, driver = world(records=100)
+    driver.drain()
+    list_less(group, P0, 60)
+    since_ms = group.now_ms
+    told_ms = since_ms + END_BELOW_MS - 2_000
+
+    def same_leader() -> Sequence[NamedLeader]:
+        before = NamedLeader(0, leader=0, epoch=0)
+        return before, before._replace(named_by=int(group.now_ms >= told_ms))
+
+    def go_on() -> None:
+        while group.now_ms - since_ms < 3 * END_BELOW_MS:
+            later(group)
+            driver.trigger()
+
+    group.another_broker = same_leader
+    driver.restart(bounded=bounded)
+    with pytest.raises(DataLoss, match=r"Offsets 100 on of t-0 .+ has 0 to 59: it was truncated"):
+        go_on()
+    assert END_BELOW_MS <= group.now_ms - told_ms < END_BELOW_MS + 1_500
+
+
+def test_a_newer_leader_has_a_patience_of_its_own_after_a_restart(world: World) -> None:
+    """It lists a lower end for a moment, as any leader may."""
+    group, driver = world(records=100)
+    driver.drain()
+    list_less(group, P0, 60)
+    since_ms = group.now_ms
+    elected_ms, back_ms = since_ms + END_BELOW_MS - 2_000, since_ms + END_BELOW_MS + 3_000
+
+    def another_broker() -> Sequence[NamedLeader]:
+        if group.now_ms >= elected_ms and group.epoch(P0) == 0:
+            group.elect(P0)
+        if group.now_ms >= back_ms:
+            group.log[P0][1] = 100
+        epoch = group.epoch(P0)
+        return NamedLeader(0, leader=0, epoch=0), NamedLeader(epoch, leader=epoch, epoch=epoch)
+
+    group.another_broker = another_broker
+    driver.restart()
+    driver.drain()
+    assert group.now_ms > back_ms
+    assert driver.durable.owned[P0].position == 100
+
+
+@pytest.mark.parametrize("minds", [1, 2], ids=["brokers agree", "two leaders of one epoch"])
+def test_a_log_that_stays_short_is_found_truncated_whoever_names_its_leader(world: World, minds: int) -> None:
+    """Each broker may take another one for the leader where brokers tell no epochs."""
+    group, driver = world(records=100, fail_on_data_loss=False)
+    group.forget_epochs()
+    driver.drain()
+    list_less(group, P0, 60)
+    group.rewinds = {P0}
+    last = NamedLeader(0, leader=0, epoch=-1)
+
+    def next_broker() -> Sequence[NamedLeader]:
+        nonlocal last
+        before, by = last, (last.named_by + 1) % 3
+        last = NamedLeader(by, leader=by % minds, epoch=-1)
+        return before, last
+
+    group.another_broker = next_broker
+    since_ms = group.now_ms
+    driver.restart()
+    driver.drain()
+    assert group.committed_now == {P0: 60}
+    assert END_BELOW_MS <= group.now_ms - since_ms < END_BELOW_MS + 2_500
+
+
+def test_the_end_that_an_old_leader_listed_does_not_count_while_the_newer_one_is_silent(world: World) -> None:
+    group, driver = world(records=100)
+    driver.drain()
+    list_less(group, P0, 60)
+    heard_of_newer: list[int] = []
+
+    def silent_leader() -> Sequence[NamedLeader]:
+        heard_of_newer.append(group.now_ms)
+        group.out_of_reach[P0] = lambda: True
+        return NamedLeader(0, leader=0, epoch=0), NamedLeader(1, leader=1, epoch=1)
+
+    group.another_broker = silent_leader
+    driver.restart()
+    for _ in range(3):
+        later(group)
+        driver.trigger()
+    assert heard_of_newer
+    group.out_of_reach = {}
+    group.another_broker = tuple
+    group.elect(P0)
+    group.log[P0][1] = 105
+    driver.drain()
+    assert driver.rows == {P0: [(0, 100), (100, 105)]}
+
+
+@pytest.mark.parametrize("restart", [True, False])
+def test_a_log_that_begins_behind_our_position_is_asked_for_at_another_broker(world: World, restart: bool) -> None:
+    """An old leader that is cut off goes on to delete records by their age. Its log may end early, too."""
+    group, driver = world(records=10)
+    driver.drain()
+    group.produce(P0, 90)
+    retention(group, P0, 40)
+
+    def newer_leader() -> Sequence[NamedLeader]:
+        group.elect(P0)
+        group.log[P0][0] = 5
+        return NamedLeader(0, leader=0, epoch=0), NamedLeader(1, leader=1, epoch=1)
+
+    group.another_broker = newer_leader
+    if restart:
+        driver.restart()
+    driver.drain()
+    assert driver.rows == {P0: [(0, 10), (10, 100)]}
 
 
 def test_a_truncation_that_a_newer_leader_tells_of_counts_at_once(world: World) -> None:
