@@ -15,7 +15,6 @@ from spark_kgroup.wire.backoff import Backoff
 from spark_kgroup.wire.cluster import Cluster, ListedOffset
 from spark_kgroup.wire.listing import Answers, OffsetListing
 from spark_kgroup.wire.responses import CommittedOffset
-from spark_kgroup.wire.witnesses import NamedLeader
 
 _NOT_AS_ASKED = frozenset({ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 """A coordinator's errors for a member that it has in another epoch, or not at all (KIP-848)."""
@@ -95,12 +94,6 @@ class Offsets:
             {tp: (starts.found[tp].offset, ends.found[tp].offset, ends.found[tp].leader_epoch) for tp in both},
             {**starts.unanswered, **ends.unanswered},
         )
-
-    async def ask_another_broker(
-        self, partitions: Iterable[TopicPartition], patience_ms: int
-    ) -> dict[TopicPartition, tuple[NamedLeader, ...]]:
-        """The leaders of `partitions`, as another broker names them (`wire.cluster.Logs.ask_another_broker`)."""
-        return await self._cluster.logs.ask_another_broker(tuple(partitions), patience_ms)
 
     async def _list(
         self, wanted: Mapping[TopicPartition, int], patience_ms: int, *, read_committed: bool

@@ -181,8 +181,8 @@ class Logs:
     def ask_another_broker(
         self, partitions: Iterable[TopicPartition], patience_ms: int
     ) -> dict[TopicPartition, tuple[NamedLeader, ...]]:
-        """`Offsets.ask_another_broker`."""
-        return self._thread.run(lambda group: group.offsets.ask_another_broker(partitions, patience_ms))
+        """`Topics.ask_another_broker`."""
+        return self._thread.run(lambda group: group.topics.ask_another_broker(partitions, patience_ms))
 
 
 class EndListing:

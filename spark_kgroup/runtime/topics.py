@@ -16,12 +16,13 @@ from spark_kgroup.limits import (
     TOPIC_PATIENCE_MS,
 )
 from spark_kgroup.member.consumer_contract import NewsExpected
-from spark_kgroup.model import ErrorCode, TopicDescription
+from spark_kgroup.model import ErrorCode, TopicDescription, TopicPartition
 from spark_kgroup.peer_words import listed
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.topic_pattern import TopicPattern
 from spark_kgroup.wire.cluster import Cluster, ClusterMetadata
+from spark_kgroup.wire.witnesses import NamedLeader
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class Topics:
         self._settings = settings
         self._cluster = cluster
         self._known_at_ms = 0
+        self._outdated = False
         self._matching = asyncio.Lock()
         self._warned_of_slowness = False
 
@@ -50,15 +52,18 @@ class Topics:
             WireError: no broker answered in time.
             UnknownTopic: this user may not see a subscribed topic, or it does not exist, and it must.
         """
-        if monotonic_ms() - self._known_at_ms > max_age_ms:
+        if self._outdated or monotonic_ms() - self._known_at_ms > max_age_ms:
             await self.refresh(timeout_ms=self._settings.client.api_timeout_ms)
         return self.known
 
     async def refresh(self, timeout_ms: int) -> None:
         """Ask for the subscribed topics anew. Raises as `subscribed`."""
+        self.known = await self._ask(timeout_ms)
+        self._known_at_ms, self._outdated = monotonic_ms(), False
+
+    async def _ask(self, timeout_ms: int) -> Mapping[str, TopicDescription]:
         if self._settings.pattern is not None:
-            await self._match(self._settings.pattern, timeout_ms)
-            return
+            return await self._match(self._settings.pattern, timeout_ms)
         metadata = await self._cluster.metadata(
             sorted(self._settings.topics),
             timeout_ms=timeout_ms,
@@ -77,7 +82,7 @@ class Topics:
                 f"Topic {listed(missing, repr)} does not exist on this cluster, or this user may not see it: "
                 "create it, or correct the subscription."
             )
-        self.known, self._known_at_ms = metadata.topics, monotonic_ms()
+        return metadata.topics
 
     def _check_unclear(self, metadata: ClusterMetadata, among: Set[str]) -> None:
         """Raise the error of a topic of which brokers have not said what it is for as long as one call may last."""
@@ -105,7 +110,7 @@ class Topics:
             except WireError as error:
                 log.info("no look at the pattern's topics this time: %s", error)
 
-    async def _match(self, pattern: TopicPattern, timeout_ms: int) -> None:
+    async def _match(self, pattern: TopicPattern, timeout_ms: int) -> Mapping[str, TopicDescription]:
         """Ask for all topics. Those that this user may not describe are not among them.
 
         Topics that have vanished are asked for by name: a broker that lags behind would make the group rebalance. A
@@ -125,7 +130,7 @@ class Topics:
         # One warning when the last topic goes, or at the first look, and none at each refresh.
         if not found and (self.known or not self._known_at_ms):
             log.warning("No topic that this user may see matches %r: the group waits for one.", pattern.java)
-        self.known, self._known_at_ms = found, monotonic_ms()
+        return found
 
     def _select(self, pattern: TopicPattern, names: Set[str]) -> tuple[str, ...]:
         """The names that match. Raises as `TopicPattern.select`."""
@@ -153,6 +158,17 @@ class Topics:
         """
         found = await self._cluster.metadata(sorted(names), timeout_ms=timeout_ms, patience_ms=TOPIC_PATIENCE_MS)
         return found.topics
+
+    async def ask_another_broker(
+        self, partitions: Iterable[TopicPartition], patience_ms: int
+    ) -> dict[TopicPartition, tuple[NamedLeader, ...]]:
+        """The leaders of `partitions`, as another broker names them (`wire.cluster.Logs.ask_another_broker`).
+
+        The next look at the subscribed topics asks brokers anew, since readers of a batch ask the leaders in `known`.
+        """
+        named = await self._cluster.logs.ask_another_broker(tuple(partitions), patience_ms)
+        self._outdated = True
+        return named
 
     async def gone(self, names: Iterable[str]) -> frozenset[str]:
         """Those of `names` that brokers do not know. A topic that this user may not see may exist.

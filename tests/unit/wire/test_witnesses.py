@@ -552,6 +552,20 @@ async def test_a_client_that_comes_back_hears_of_a_newer_leader_from_another_bro
     await cluster.close()
 
 
+@in_a_world(nodes=2)
+async def test_after_another_broker_was_asked_the_subscribed_topics_have_its_leaders(world: BrokerWorld) -> None:
+    """Executors read where the topics name the leader, and an old one has none of the newer records."""
+    cluster = await come_back_to_an_old_leader(world)
+    settings = GroupSettings(bootstrap=(world.brokers[0].address,), group="g", topics=("a",), instance_ids=("seat-0",))
+    topics = Topics(settings, cluster)
+    assert (await topics.subscribed(0))["a"].leaders[0].epoch == 0
+    await topics.ask_another_broker([A0], SOON_MS)
+    for _ in range(2):
+        assert (await topics.subscribed(2 * SOON_MS))["a"].leaders[0].epoch == 1
+    assert [world.asked(messages.MetadataRequest, node) for node in (0, 1)] == [2, 2], "it is known again"
+    await cluster.close()
+
+
 @in_a_world(nodes=3)
 async def test_each_broker_is_heard_about_a_leader_in_turn(world: BrokerWorld) -> None:
     """Two of three are cut off together, and name the same old leader."""

@@ -441,6 +441,7 @@ def test_a_log_that_stays_short_is_found_truncated_whoever_names_its_leader(worl
 
     def next_broker() -> Sequence[NamedLeader]:
         nonlocal last
+        assert group.now_ms - since_ms < 3 * END_BELOW_MS, "it must end"
         before, by = last, (last.named_by + 1) % 3
         last = NamedLeader(by, leader=by % minds, epoch=-1)
         return before, last
