@@ -430,7 +430,7 @@ def test_a_newer_leader_has_a_patience_of_its_own_after_a_restart(world: World) 
 
 
 @pytest.mark.parametrize("minds", [1, 2], ids=["brokers agree", "two leaders of one epoch"])
-def test_a_log_that_stays_short_is_found_truncated_whoever_names_its_leader(world: World, minds: int) -> None:
+def test_a_log_that_stays_short_is_found_truncated_however_brokers_name_its_leader(world: World, minds: int) -> None:
     """Each broker may take another one for the leader where brokers tell no epochs."""
     group, driver = world(records=100, fail_on_data_loss=False)
     group.forget_epochs()
