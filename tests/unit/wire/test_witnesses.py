@@ -336,6 +336,15 @@ async def test_a_broker_that_lists_no_other_does_not_confirm_itself_while_this_p
     await cluster.close()
 
 
+@in_a_world()
+async def test_the_only_broker_of_a_cluster_is_believed_at_once(world: BrokerWorld) -> None:
+    cluster = await acquainted(world)
+    world.topic_id = RECREATED
+    assert await id_of_a(world, cluster) == RECREATED
+    assert world.asked(messages.MetadataRequest) == 2
+    await cluster.close()
+
+
 @in_a_world(nodes=2)
 async def test_at_a_start_one_broker_does_not_contradict_the_id_that_an_earlier_process_knew(
     world: BrokerWorld,
