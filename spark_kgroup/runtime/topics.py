@@ -164,7 +164,7 @@ class Topics:
     ) -> dict[TopicPartition, tuple[NamedLeader, ...]]:
         """The leaders of `partitions`, as another broker names them (`wire.cluster.Logs.ask_another_broker`).
 
-        The next look at the subscribed topics asks brokers anew, since readers of a batch ask the leaders in `known`.
+        The next look at the subscribed topics asks brokers anew, since readers ask the leaders in `known`.
         """
         named = await self._cluster.logs.ask_another_broker(tuple(partitions), patience_ms)
         self._outdated = True

@@ -82,6 +82,10 @@ mostly come right the second time."""
 _NOT_DECOMPRESSED: Final = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._NOT_IMPLEMENTED})
 """Errors of a record batch. librdkafka would report them once, and wait."""
 
+_UNKNOWN_MAGIC: Final = "Unsupported Message(Set) MagicByte"
+"""A text of `_NOT_IMPLEMENTED`. Behind a batch with a wrong checksum librdkafka 2.16 may go on to parse where no batch
+begins (seen with one flipped bit)."""
+
 _IDLE_LOOK_S: Final = 5.0
 """How long no record may come until a log is looked at, and the time between two looks (ours): librdkafka is silent
 about a topic that it may not see."""
@@ -472,7 +476,7 @@ class _Unread:
         elif code in _OUT_OF_LOG:
             self._doubts.add(partition)
             self._stopped.add(partition)
-        elif code == KafkaError._BAD_MSG:
+        elif code == KafkaError._BAD_MSG or partition in self._damaged or _UNKNOWN_MAGIC in error.str():
             self._on_damaged(partition, error)
         elif code in _NOT_DECOMPRESSED:
             raise self._unreadable(partition, error.str())

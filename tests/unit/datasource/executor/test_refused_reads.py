@@ -56,6 +56,19 @@ def test_a_damaged_batch_that_was_fetched_twice_before_it_is_read_again_counts_a
         unread.accept([damaged], to_batch=lambda *_: None)
 
 
+def test_bytes_behind_a_damaged_batch_that_librdkafka_takes_for_a_batch_are_read_again_too() -> None:
+    """One bit was flipped. librdkafka told of the checksum, and then of a batch at a place that is none of a batch."""
+    damaged = Message(topic="t", partition=0, error=KafkaError(KafkaError._BAD_MSG, "CRC"))
+    magic = "Unsupported Message(Set) MagicByte 12 at offset 897959288925861888"
+    behind = Message(topic="t", partition=0, error=KafkaError(KafkaError._NOT_IMPLEMENTED, magic))
+    unread = _Unread([OffsetRange("t", 0, 0, 1)], ReadSettings(consumer_config={}), lambda: 0.0)
+    unread.accept([damaged, behind], to_batch=lambda *_: None)
+    assert unread.take_damaged() == {TopicPartition("t", 0): 0}
+    unread.accept([behind], to_batch=lambda *_: None)
+    with pytest.raises(WireError, match="3 times in a row"):
+        unread.accept([damaged], to_batch=lambda *_: None) if unread.take_damaged() else None
+
+
 # ---------------------------------------------------------------------------------------- reasons of our own reader
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
