@@ -459,7 +459,7 @@ def test_a_log_that_ends_too_early_is_distinguished_from_a_slow_one(
 
 
 def test_a_topic_that_does_not_exist_is_one_clear_error(apache_kafka: ApacheKafka) -> None:
-    options = {"kafka.topic.metadata.propagation.max.ms": "100"}  # 30 s else
+    options = {"kafka.topic.metadata.propagation.max.ms": "100"}  # 5 s else
     with pytest.raises(DataLoss, match=r"Offsets 0 to 4 of nowhere-0 .+does not exist any more"):
         read(apache_kafka, OffsetRange("nowhere", 0, 0, 5), **options)
 

@@ -13,7 +13,6 @@ from pyspark_kgroup.options.subscription import Subscription
 from pyspark_kgroup.shared.columns import HEADERS, TIMESTAMP
 from pyspark_kgroup.shared.redacted import Redacted
 from pyspark_kgroup.shared.tickets import Reader, ReadSettings
-from spark_kgroup.limits import TOPIC_GONE_AFTER_MS
 
 _NO_GROUP: Final = "spark-kgroup"
 """The group that librdkafka is given if the query names none: with `assign()` it needs one, and neither joins nor
@@ -68,8 +67,7 @@ class ReadOptions:
             "log_level": "2",  # `range_reader` logs an error of a read once, librdkafka 20 times a second
             "log.connection.close": "false",  # brokers close idle connections all the time
             "reconnect.backoff.max.ms": "1000",  # as Java's client: 10 s are long where answers get lost
-            # A topic that is unknown for so long is a loss: before a read that gets no record fails.
-            "topic.metadata.propagation.max.ms": str(min(TOPIC_GONE_AFTER_MS, self.api_timeout_ms // 2)),
+            "topic.metadata.propagation.max.ms": "5000",  # topics in tickets exist: only brokers' metadata may lag
             **self.passed_on,
             **self.security,
             "bootstrap.servers": self.bootstrap_servers,

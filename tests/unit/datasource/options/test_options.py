@@ -497,17 +497,6 @@ def test_other_kafka_options_go_to_librdkafka_and_ours_win() -> None:
     )
 
 
-@pytest.mark.parametrize(("patience_ms", "unknown_ms"), [(300_000, limits.TOPIC_GONE_AFTER_MS), (20_000, 10_000)])
-def test_a_topic_is_unknown_to_executors_for_as_long_as_to_the_driver_before_it_counts_as_deleted(
-    patience_ms: int, unknown_ms: int
-) -> None:
-    """But for less than a read waits for records: a lost topic would end it with advice about the network."""
-    config = parsed(**{"kafka.default.api.timeout.ms": str(patience_ms)}).consumer_config()
-    assert config["topic.metadata.propagation.max.ms"] == str(unknown_ms)
-    chosen = parsed(**{"kafka.topic.metadata.propagation.max.ms": "500"}).consumer_config()
-    assert chosen["topic.metadata.propagation.max.ms"] == "500"
-
-
 def test_librdkafka_judges_the_properties_passed_on_and_no_thread_is_left_running() -> None:
     threads = threading.active_count()
     message = refusal(**{"kafka.fetch.min.bytes": "many"})

@@ -698,15 +698,22 @@ def fail(fetcher: Fetcher) -> FallbackToLibrdkafka:
     return caught.value
 
 
-def test_a_topic_whose_id_one_broker_does_not_know_is_asked_for_again_and_again_with_pauses(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.parametrize("end", [30, None])
+def test_a_topic_whose_id_no_broker_knows_for_a_while_is_lost(monkeypatch: pytest.MonkeyPatch, end: int | None) -> None:
     monkeypatch.setattr(fetched_log, "FETCH_TROUBLE_MS", 1_500)
     broker = FetchBroker(answering(lambda n, _: partition(n, error=UNKNOWN_ID)))
     with fetching(broker) as fetcher:
-        fetcher.add(T0, broker.leader(), 5, 30)
-        fail(fetcher)
-        assert 3 < len(broker.fetches) < 40
+        fetcher.add(T0, broker.leader(), 5, end)
+        lost = fail(fetcher)
+        asked = len(broker.fetches)
+    assert isinstance(lost, LogLost)
+    asked_for = "5 to 29" if end else "5 on"
+    assert str(lost.loss) == (
+        f"Offsets {asked_for} of t-0 were still to be read, but its topic (id {TOPIC_ID.hex}) does not exist any more: "
+        "it was deleted, or deleted and created again."
+    )
+    assert lost.goes_on_at == (end or 5)
+    assert 3 < asked < 40, "again and again, with pauses"
 
 
 @pytest.mark.parametrize("error", [UNKNOWN_ID, UNKNOWN_PARTITION, INCONSISTENT_ID])
@@ -719,11 +726,10 @@ def test_a_topic_of_which_a_broker_hears_a_little_later_is_read(error: int) -> N
         assert [chunk.position for chunk in next_chunks(fetcher)] == [0]
 
 
-@pytest.mark.parametrize("error", [UNKNOWN_ID, UNKNOWN_PARTITION, INCONSISTENT_ID])
-def test_a_partition_that_one_broker_does_not_know_is_unusual_and_no_loss(
+@pytest.mark.parametrize("error", [UNKNOWN_PARTITION, INCONSISTENT_ID])
+def test_a_partition_that_a_known_topic_does_not_have_is_unusual_and_no_loss(
     monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
-    """Its address may belong to another cluster by now. librdkafka finds brokers anew, and asks for the topic's id."""
     monkeypatch.setattr(fetched_log, "FETCH_TROUBLE_MS", 150)
     broker = FetchBroker(answering(lambda n, _: partition(n, error=error)))
     with fetching(broker) as fetcher:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from harness.fake_broker import HUNG_UP, Answer
-from harness.fetch_broker import TOPIC_ID, FetchBroker, answering, partition, response
+from harness.fetch_broker import FetchBroker, answering, partition, response
 from harness.record_batches import CODECS, TRANSACTIONAL, Batch, Record, marker
 from harness.waiting import wait_for
 
@@ -272,21 +272,28 @@ def losing(error: int) -> Callable[[int, int], Any]:
     return lambda n, at: log(n, at) if n or at < 20 else partition(n, error=error)
 
 
-@pytest.mark.parametrize("fail", [True, False])
-def test_a_topic_that_one_broker_calls_gone_is_left_to_librdkafka_and_others_are_read(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fail: bool
+def test_a_topic_that_is_gone_in_the_midst_is_an_error_that_names_the_lost_offsets(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The broker may be cut off, or of another cluster by now: one witness makes no loss."""
     monkeypatch.setattr(fetched_log, "FETCH_TROUBLE_MS", 0)
     with FetchBroker(answering(losing(100))) as broker:
         ranges = [OffsetRange("t", n, 0, 50, broker.leader()) for n in range(2)]
-        batches, left = drained_with_reasons(ranges, replace(settings(), fail_on_data_loss=fail))
-        wait_for(lambda: broker.fake.open_connections == 0, "the end of the connection")
-    assert rows(batches) == {0: list(range(20)), 1: list(range(50))}
-    assert left.ranges == (ranges[0]._replace(start_offset=20),)
-    assert left.ranges[0].topic_id == TOPIC_ID.hex, "by which librdkafka's reader knows a topic that was created again"
-    assert reasons_of(left) == {TopicPartition("t", 0): "t-0: UNKNOWN_TOPIC_ID"}
-    assert "Data loss" not in caplog.text
+        with pytest.raises(DataLoss, match=r"Offsets 20 to 49 of t-0 .+does not exist any more.+failOnDataLoss=false"):
+            drained(ranges)
+
+
+def test_a_topic_that_is_gone_in_the_midst_is_left_out_with_a_warning_and_other_topics_are_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fetched_log, "FETCH_TROUBLE_MS", 0)
+    with FetchBroker(answering(losing(100))) as broker:
+        ranges = [OffsetRange("t", n, 0, 50, broker.leader()) for n in range(2)]
+        batches, left = drained(ranges, replace(settings(), fail_on_data_loss=False))
+        wait_for(lambda: broker.fake.open_connections == 0, "the end of both connections")
+    assert (rows(batches), left) == ({0: list(range(20)), 1: list(range(50))}, ())
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning.startswith("Data loss: Offsets 20 to 49 of t-0 were still to be read")
+    assert warning.endswith("Skipping to offset 50.")
 
 
 @pytest.mark.parametrize("fail", [True, False])
