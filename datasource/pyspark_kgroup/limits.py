@@ -32,7 +32,8 @@ END_BELOW_MS: Final = 10_000
 """How long a leader is asked again whose log ends below a position that was read (in a task, as in the driver: brokers
 are asked anew who leads), unless its epoch is newer than that
 of the read: a leader may list a lower end for a moment (seen in the field for seconds), and no log is cut without
-another election. If a second broker names the same leader, the time begins then."""
+another election. If a second broker names the same leader, the time begins then. A task, which knows no epochs, always
+asks as long."""
 
 END_BELOW_ASKED_MS: Final = 500
 """How long between two such questions (ours)."""
