@@ -109,6 +109,7 @@ class OngoingWork:
             reason in `GroupView.held`. A rebalance for new partitions does not wait.
         releases_seats: whether `Group.close` releases seats under the consumer protocol, so that any other process may
             have them at once. If not, they wait for this application's next process, which may have work to finish.
+        topic_ids: topic -> its id as an earlier process knew it: one broker alone does not contradict that.
     """
 
     previously_owned: Mapping[str, PreviouslyOwned] = field(default_factory=dict)

@@ -154,8 +154,11 @@ class KnownTopics:
                 continue
             if topic.topic_id == known:
                 self._new_ids.contradict(name, node)
-            elif topic.topic_id not in self._replaced and not self._new_ids.suffice(name, topic.topic_id, node, now_s):
-                unconfirmed.add(name)
+            elif topic.topic_id not in self._replaced:
+                # A start, which is to end soon, waits as for a topic that one broker denies.
+                alone_for_ms = TOPIC_GONE_AFTER_MS if name in self.topics else TOPIC_ABSENT_AFTER_MS
+                if not self._new_ids.suffice(name, topic.topic_id, node, now_s, alone_for_ms):
+                    unconfirmed.add(name)
         return unconfirmed
 
     def _known_id(self, topic: str) -> UUID | None:

@@ -133,9 +133,12 @@ class NewIds:
         self._since: dict[str, tuple[UUID | None, float]] = {}
         """Topic -> the id of the last claims, and since when no answer has named another id."""
 
-    def suffice(self, topic: str, topic_id: UUID | None, node: int | None, now_s: float) -> bool:
+    def suffice(
+        self, topic: str, topic_id: UUID | None, node: int | None, now_s: float, alone_for_ms: int = TOPIC_GONE_AFTER_MS
+    ) -> bool:
         """A broker names this id, which is not the known one: whether it is believed from now on.
 
+        One broker suffices after `alone_for_ms`.
         `node` is None if the broker's id is not known: such a broker counts for none (`Denials.add`).
         """
         named = self._by_node.setdefault(topic, {})
@@ -146,7 +149,7 @@ class NewIds:
             since_s = now_s
         self._since[topic] = topic_id, since_s
         witnesses = sum(each == topic_id for each in named.values())
-        return witnesses > 1 or now_s - since_s >= TOPIC_GONE_AFTER_MS / 1000
+        return witnesses > 1 or now_s - since_s >= alone_for_ms / 1000
 
     def contradict(self, topic: str, node: int | None) -> None:
         """A broker names the known id."""

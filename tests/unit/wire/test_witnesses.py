@@ -14,6 +14,7 @@ from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import GroupSettings, OngoingWork
 from spark_kgroup.runtime.topics import Topics
 from spark_kgroup.wire import brokers as brokers_module
+from spark_kgroup.wire import cluster as cluster_module
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.cluster import Cluster
@@ -350,18 +351,38 @@ async def test_at_a_start_one_broker_does_not_contradict_the_id_that_an_earlier_
     world: BrokerWorld,
 ) -> None:
     cut_off_before_the_topic_was_created_again(world, 0)
-    settings = GroupSettings(
-        bootstrap=tuple(broker.address for broker in world.brokers),
-        group="g",
-        topics=("a",),
-        instance_ids=("seat-0",),
-        work=OngoingWork(topic_ids={"a": RECREATED}),
-    )
-    group = Group(settings)
+    group = group_that_knew(world, RECREATED)
     await group.topics.refresh(SOON_MS)
     assert group.topics.known["a"].topic_id == RECREATED
     assert world.asked(messages.MetadataRequest, 0) == 1
     await group.close()
+
+
+@in_a_world(nodes=2)
+async def test_a_start_believes_the_only_broker_that_answers_within_its_own_bound(world: BrokerWorld) -> None:
+    """The topic was created again while the query was down, and the other broker on the list is down now."""
+    await world.brokers[1].stop()
+    group = group_that_knew(world, RECREATED)
+    with pytest.MonkeyPatch.context() as sooner:
+        sooner.setattr(cluster_module, "TOPIC_ABSENT_AFTER_MS", 300)
+        await group.topics.refresh(SOON_MS)
+    assert group.topics.known["a"].topic_id == TOPIC_ID
+    assert world.asked(messages.MetadataRequest, 0) > 1
+    await group.close()
+    await world.brokers[1].start()
+
+
+def group_that_knew(world: BrokerWorld, topic_id: UUID) -> Group:
+    """A group as it starts, whose checkpoint knows this id of the topic `a`."""
+    return Group(
+        GroupSettings(
+            bootstrap=tuple(broker.address for broker in world.brokers),
+            group="g",
+            topics=("a",),
+            instance_ids=("seat-0",),
+            work=OngoingWork(topic_ids={"a": topic_id}),
+        )
+    )
 
 
 def test_another_topic_id_is_believed_from_one_broker_that_is_not_contradicted_for_long() -> None:

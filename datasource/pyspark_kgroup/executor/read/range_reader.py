@@ -14,6 +14,7 @@ librdkafka believes the first broker that it reaches.
 from __future__ import annotations
 
 import logging
+import math
 import platform
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -385,7 +386,8 @@ class _Unread:
         position, or is absent, and another broker is to say who leads it.
         """
         if self._contradicted and self._clock_s() >= self._ask_anew_at_s:
-            self._ask_anew_at_s = self._clock_s() + LOOK_AGAIN_MS / 1000
+            # One consumer for each look that is answered: a broker that is silent must not end reads of other logs.
+            self._ask_anew_at_s = math.inf
             self._doubts |= self._contradicted.keys()
             return True
         return self._refused_at_s is not None and self.files.take_change()
@@ -608,7 +610,8 @@ class _Unread:
         now_s = self._clock_s()
         since_s, looks = self._contradicted.get(partition, (now_s, 0))
         if not looks:
-            self._ask_anew_at_s = now_s + LOOK_AGAIN_MS / 1000
+            # Else a query with a small default.api.timeout.ms would fail at each start, without a word of the loss.
+            self._deadline_s = max(self._deadline_s, now_s + bound_ms / 1000 + 2 * _LOG_LOOK_S)
             log.warning(
                 "%s is to be read from offset %d to %d, but %s: asking again for %d s before that is a loss.",
                 partition,
@@ -617,6 +620,7 @@ class _Unread:
                 said,
                 bound_ms // 1000,
             )
+        self._ask_anew_at_s = now_s + LOOK_AGAIN_MS / 1000
         self._contradicted[partition] = since_s, looks + 1
         return now_s - since_s >= bound_ms / 1000 and looks + 1 >= _LOOKS_MIN
 

@@ -25,6 +25,7 @@ class Log:
     first: int
     end: int
     there: bool = True
+    silent: bool = False
 
 
 class Cluster:
@@ -68,7 +69,7 @@ class OneConsumer:
 
     def poll(self, timeout_s: float) -> Message | None:
         self._cluster.now_s += timeout_s
-        if self._told:
+        if self._told or self._log.silent:
             return None
         if not self._log.there:
             self._told = True
@@ -89,6 +90,9 @@ class OneConsumer:
 
     def get_watermark_offsets(self, _: AssignedPartition, _timeout_s: float) -> tuple[int, int]:
         self._cluster.now_s += self._cluster.look_takes_s
+        if self._log.silent:
+            self._cluster.now_s += 5
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         if not self._log.there:
             raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
         return self._log.first, self._log.end
@@ -106,7 +110,7 @@ def cluster_of(monkeypatch: pytest.MonkeyPatch, *logs: Log) -> Cluster:
     return cluster
 
 
-WHOLE, CUT_OFF, ABSENT = Log(0, 60), Log(0, 24), Log(0, 0, there=False)
+WHOLE, CUT_OFF, ABSENT, SILENT = Log(0, 60), Log(0, 24), Log(0, 0, there=False), Log(0, 60, silent=True)
 
 
 @pytest.mark.parametrize("start", [24, 40])
@@ -156,9 +160,24 @@ def test_one_look_that_takes_long_is_one_look(monkeypatch: pytest.MonkeyPatch) -
     assert cluster.read(40, 60) == list(range(40, 60))
 
 
-def test_the_bound_of_a_read_without_records_holds_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(WireError, match=r"No record came for 5 s from t-0 \(at 40 of 60\)"):
-        cluster_of(monkeypatch, CUT_OFF).read(40, 60, stall_timeout_ms=5_000)
+@pytest.mark.parametrize(("log", "bound_ms"), [(CUT_OFF, END_BELOW_MS), (ABSENT, TOPIC_GONE_AFTER_MS)])
+def test_a_short_bound_of_reads_without_records_leaves_time_for_a_loss_to_be_found(
+    monkeypatch: pytest.MonkeyPatch, log: Log, bound_ms: int
+) -> None:
+    """Else each start of the query would replay the batch, and fail, with `failOnDataLoss=false` as well."""
+    cluster = cluster_of(monkeypatch, log)
+    assert cluster.read(40, 60, fail=False, stall_timeout_ms=5_000) == []
+    assert (cluster.now_s - 1_000) * 1000 >= bound_ms
+
+
+def test_a_broker_that_goes_silent_amid_the_looks_is_not_left_for_another_consumer_each_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each new consumer begins its fetches anew, so that no record of another partition would come."""
+    cluster = cluster_of(monkeypatch, CUT_OFF, SILENT)
+    with pytest.raises(WireError, match="No record came"):
+        cluster.read(40, 60, stall_timeout_ms=60_000)
+    assert cluster.consumers == 2
 
 
 def test_records_that_a_log_has_no_more_at_its_beginning_are_a_loss_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
