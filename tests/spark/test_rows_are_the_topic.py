@@ -211,4 +211,4 @@ def test_idle_triggers_make_no_batches(
     assert since
     assert all(collected.batches[int(name)] for name in since), "an idle trigger ran a batch"
     entry = json.loads((offsets / after[-1]).read_text().splitlines()[2])
-    assert set(entry) == {"version", "topics", "periods", "owned", "released", "group", "app", "run"}
+    assert set(entry) == {"version", "topics", "periods", "owned", "released", "group", "app", "run", "cluster"}
