@@ -151,6 +151,7 @@ def test_a_log_that_ends_before_the_range_does(
     assert_loss(batches_of, reads, message, left, caplog)
 
 
+@pytest.mark.usefixtures("believed_soon")
 def test_a_topic_that_is_deleted_does_not_hold_up_other_topics(
     apache_kafka: ApacheKafka, new_topic: MakeTopic, batches_of: Read, caplog: pytest.LogCaptureFixture
 ) -> None:
