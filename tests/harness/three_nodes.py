@@ -27,7 +27,7 @@ class ThreeNodes:
         self._kafka: ApacheKafka | None = None
 
     def whole(self) -> ApacheKafka:
-        """The cluster, with all three nodes started, in sight of each other and not paused."""
+        """The cluster: its three nodes run and see each other, and all replicas are in sync."""
         if self._kafka is None:
             self._kafka = ApacheKafka(3, server_properties=_PROPERTIES, jvm_options=["-Xmx300m"])
             self._kafka.start()
@@ -37,6 +37,7 @@ class ThreeNodes:
             elif not node.answers:
                 node.resume()
         self._kafka.await_ready()
+        self._kafka.await_in_sync()
         return self._kafka
 
     def after(self, nextitem: pytest.Item | None) -> None:

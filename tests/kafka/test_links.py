@@ -69,6 +69,7 @@ def test_a_broker_that_is_cut_off_goes_on_answering_with_its_last_metadata(clust
     nodes = cluster.node_ids
     cut, *others = nodes
     assert word_of(cluster, cut).keys() == {"orders"}
+    cluster.kafka.await_in_sync()  # else the others may not lead a partition whose replica was fenced on a busy machine
     cluster.links.fail(Faults(cuts=cut_off(cut, nodes)))
     wait_for_word = partial(wait_for, every_s=0.5)  # each look takes a new connection, or an admin client
     try:

@@ -1,4 +1,4 @@
-"""A cluster counts as ready, and a topic as created or deleted, when every node that answers says so itself."""
+"""A cluster is ready or in sync, and a topic created or deleted, when every node that answers says so itself."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -87,3 +87,16 @@ def test_a_cluster_is_ready_when_each_node_that_answers_shows_all(monkeypatch: p
     kafka, asked = cluster(monkeypatch, answer)
     kafka.await_ready()
     assert asked == {1: 1, 2: 1, 3: LAGS_FOR}
+
+
+def test_replicas_on_nodes_that_answer_are_awaited_until_each_node_shows_them_in_sync(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def answer(port: int, time: int) -> Any:
+        isrs = [1, 3] if port == 2 and time < LAGS_FOR else [3, 2, 1]
+        partition = SimpleNamespace(replicas=[1, 2, 3, 4], isrs=isrs)
+        return SimpleNamespace(topics={"t": SimpleNamespace(partitions={0: partition})}, orig_broker_id=port)
+
+    kafka, asked = cluster(monkeypatch, answer)
+    kafka.await_in_sync()
+    assert asked == {1: 1, 2: LAGS_FOR, 3: 1}
