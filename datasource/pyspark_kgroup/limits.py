@@ -35,6 +35,11 @@ of the read: a leader may list a lower end for a moment (seen in the field for s
 another election. If a second broker names the same leader, the time begins then. A task, which knows no epochs, always
 asks as long."""
 
+UNKNOWN_FOR_MS: Final = 5_000
+"""For how long two brokers, or the only one, do not know a topic or partition until it counts as deleted for a task:
+not all brokers know a new topic at once (as long as tasks' topic.metadata.propagation.max.ms, after which librdkafka
+reports it)."""
+
 END_BELOW_ASKED_MS: Final = 500
 """How long between two such questions (ours)."""
 

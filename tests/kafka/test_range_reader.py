@@ -427,8 +427,9 @@ def test_the_position_ends_a_range(apache_kafka: ApacheKafka, topic: str, transa
 
 
 @pytest.fixture
-def end_below_believed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def signs_believed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(range_reader, "END_BELOW_MS", 0)
+    monkeypatch.setattr(range_reader, "UNKNOWN_FOR_MS", 0)
     monkeypatch.setattr(range_reader, "_LOOKS_MIN", 1)
 
 
@@ -442,14 +443,14 @@ def test_records_that_are_gone_are_data_loss(apache_kafka: ApacheKafka, topic: s
     assert len(read(apache_kafka, OffsetRange(topic, 2, 40, 90))) == 50
 
 
-@pytest.mark.usefixtures("end_below_believed_at_once")
+@pytest.mark.usefixtures("signs_believed_at_once")
 def test_a_range_past_the_log_is_data_loss(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
     fill(producer, topic, numbers(0, 5))
     with pytest.raises(DataLoss, match=rf"Offsets 10 to 19 of {topic}-0 "):
         read(apache_kafka, OffsetRange(topic, 0, 10, 20))
 
 
-@pytest.mark.usefixtures("end_below_believed_at_once")
+@pytest.mark.usefixtures("signs_believed_at_once")
 def test_a_log_that_ends_too_early_is_distinguished_from_a_slow_one(
     apache_kafka: ApacheKafka, topic: str, producer: Producer
 ) -> None:
@@ -458,6 +459,7 @@ def test_a_log_that_ends_too_early_is_distinguished_from_a_slow_one(
         read(apache_kafka, OffsetRange(topic, 0, 0, 20))
 
 
+@pytest.mark.usefixtures("signs_believed_at_once")
 def test_a_topic_that_does_not_exist_is_one_clear_error(apache_kafka: ApacheKafka) -> None:
     options = {"kafka.topic.metadata.propagation.max.ms": "100"}  # 5 s else
     with pytest.raises(DataLoss, match=r"Offsets 0 to 4 of nowhere-0 .+does not exist any more"):
@@ -508,7 +510,7 @@ def test_the_consumer_ends_when_spark_stops_early(
     assert librdkafka_threads() == before
 
 
-@pytest.mark.usefixtures("end_below_believed_at_once")
+@pytest.mark.usefixtures("signs_believed_at_once")
 def test_the_consumer_ends_with_an_error(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
     fill(producer, topic, numbers(0, 5))
     before = librdkafka_threads()

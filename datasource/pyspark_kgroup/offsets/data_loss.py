@@ -96,12 +96,6 @@ def recreated(partition: TopicPartition, position: int, end_offset: int | None, 
     return Loss(partition, position, end_offset, now, "it was deleted and created again")
 
 
-def unknown_id(partition: TopicPartition, position: int, end_offset: int | None, topic_id: str) -> Loss:
-    """The loss of unread records of a topic whose id no broker knows any more."""
-    now = f"its topic (id {topic_id}) does not exist any more"
-    return Loss(partition, position, end_offset, now, "it was deleted, or deleted and created again")
-
-
 def truncated(partition: TopicPartition, position: int, end_offset: int | None, cut_at: int) -> Loss:
     """The loss in a log that was cut below the position up to which it was read (KIP-320)."""
     now = f"from offset {cut_at} on the log is not the one that was read up to here"

@@ -10,14 +10,15 @@ cannot serve the partition answers with an error:
 | NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH, and a leader of a newer epoch (KIP-951) | that leader is asked |
 | any other refusal, as a replica, which may be behind or have lost its place | the leader is asked |
 | UNKNOWN_LEADER_EPOCH: it has not heard of the leader that we know | it is asked again |
-| UNKNOWN_TOPIC_ID: it has not heard of the topic, or the topic was deleted | it is asked again, then `LogLost` |
+| UNKNOWN_TOPIC_ID: it has not heard of the topic, or the topic was deleted | it is asked again |
 | UNKNOWN_TOPIC_OR_PARTITION, INCONSISTENT_TOPIC_ID: in the midst of such a change | it is asked again |
 | TOPIC_AUTHORIZATION_FAILED: ACLs are being changed, or READ is missing | it is asked again, then `Refused` |
 | the log diverges from the records that were read: it was truncated (KIP-320) | `LogLost` |
 | any other error | `FallbackToLibrdkafka` |
 
 An election, or news of it, may be on the way while we ask. So there is a pause before a broker is asked again, and
-before a second leader is asked. All attempts together may take `FETCH_TROUBLE_MS`.
+before a second leader is asked. All attempts together may take `FETCH_TROUBLE_MS`. Then librdkafka goes on: it asks
+other brokers whether a topic is gone (`range_reader`), and hands out no record of a later topic (`topic_ids`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import Final
 from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka
 from pyspark_kgroup.executor.native.fetch_messages import Wanted
 from pyspark_kgroup.limits import FETCH_REPLICA_MS, FETCH_TROUBLE_MS
-from pyspark_kgroup.offsets.data_loss import Loss, truncated, unknown_id
+from pyspark_kgroup.offsets.data_loss import Loss, truncated
 from pyspark_kgroup.shared.tickets import Leader
 from spark_kgroup.errors import BrokerError
 from spark_kgroup.limits import RETRY_BACKOFF_MS
@@ -62,6 +63,10 @@ class Refused(Verdict):
     def __init__(self, partition: TopicPartition) -> None:
         self.error = BrokerError("Fetch", ErrorCode.TOPIC_AUTHORIZATION_FAILED, str(partition))
         super().__init__(str(self.error))
+
+
+class UnknownTopicId(FallbackToLibrdkafka):
+    """The leader did not know the topic's id for `FETCH_TROUBLE_MS`: other brokers are to say whether it is gone."""
 
 
 class LogLost(Verdict):
@@ -158,8 +163,7 @@ class FetchedLog:
             now_s: by a monotonic clock.
 
         Raises:
-            LogLost: the topic is gone.
-            Refused: this user may not read it.
+            Refused: this user may not read the topic.
             FallbackToLibrdkafka: no broker is known that could serve the partition.
         """
         again = self._in_trouble_since_s is not None
@@ -190,12 +194,8 @@ class FetchedLog:
     def _final(self, error: int) -> FallbackToLibrdkafka:
         if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             return Refused(self.partition)
-        # librdkafka would read on by name, and take a topic that was created anew for the one that was planned.
-        return self._lost() if error == ErrorCode.UNKNOWN_TOPIC_ID else self._fallback(error)
-
-    def _lost(self) -> LogLost:
-        loss = unknown_id(self.partition, self.position, self.end, self.leader.topic_id)
-        return LogLost(loss, self.position if self.end is None else self.end)
+        kind = UnknownTopicId if error == ErrorCode.UNKNOWN_TOPIC_ID else FallbackToLibrdkafka
+        return kind(f"{self.partition}: {ErrorCode.name_of(error)}")
 
     def _fallback(self, error: int) -> FallbackToLibrdkafka:
         return FallbackToLibrdkafka(f"{self.partition}: {ErrorCode.name_of(error)}")

@@ -6,9 +6,10 @@ A range is done as soon as no record below its end is left to come. Its last off
 markers, aborted or compacted data), so there are three signs of that: a record at or past the end of the range, an end
 of the log there, or the consumer's position, which librdkafka also moves past offsets that it never shows. A log that
 lacks a part of the range is not waited for: its leader is asked for the offsets that the log has (`data_loss`). An end
-below the position counts after `END_BELOW_MS`, and a partition that its topic lacks after `TOPIC_GONE_AFTER_MS`. Until
-then consumer after consumer asks for the leader anew: a broker that is cut off goes on to answer as one that leads, and
-librdkafka believes the first broker that it reaches.
+below the position counts after `END_BELOW_MS`. A topic or partition that brokers do not know counts as deleted if two
+of them, or all that the cluster has, do not know it for `UNKNOWN_FOR_MS`, or one does not for `TOPIC_GONE_AFTER_MS`.
+Until then consumer after consumer asks for the leader anew: a broker that is cut off goes on to answer as one that
+leads, and librdkafka believes the first broker that it reaches.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import math
 import platform
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Final, cast
@@ -28,6 +30,7 @@ from confluent_kafka import TopicPartition as AssignedPartition
 
 from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka, MalformedBatch
+from pyspark_kgroup.executor.native.fetched_log import UnknownTopicId
 from pyspark_kgroup.executor.read.consumer_security import credential_files, is_refusal, usable_here
 from pyspark_kgroup.executor.read.records import record_batch
 from pyspark_kgroup.executor.read.topic_ids import TopicIds
@@ -36,6 +39,7 @@ from pyspark_kgroup.limits import (
     ARROW_BATCH_ROWS_MAX,
     END_BELOW_MS,
     READ_SILENCE_WARNED_MS,
+    UNKNOWN_FOR_MS,
 )
 from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, out_of_log, recreated
 from pyspark_kgroup.shared.arrow import before, last_offsets, rebatch
@@ -238,13 +242,12 @@ def _next_batch(consumer: Consumer, unread: _Unread, to_batch: ToBatch, records_
 
 def _compare_with_log(consumer: Consumer, unread: _Unread, partition: TopicPartition) -> None:
     """Ask the partition's leader for the offsets that its log has, and go on from there."""
-    asked = AssignedPartition(*partition)
     try:
-        first, end = consumer.get_watermark_offsets(asked, _LOG_LOOK_S)
+        log_range = _log_range(consumer, unread, partition)
     except KafkaException as problem:
         unread.on_look_failed(partition, problem.args[0])
         return
-    position = unread.compare(partition, LogRange(first, end))
+    position = unread.compare(partition, log_range) if log_range is not None else None
     if position is not None:
         _go_on_at(consumer, partition, position)
 
@@ -252,14 +255,29 @@ def _compare_with_log(consumer: Consumer, unread: _Unread, partition: TopicParti
 def _look_at_log(consumer: Consumer, unread: _Unread, partition: TopicPartition) -> None:
     """Look for the reason why no record of the partition comes, when librdkafka has reported none."""
     try:
-        seen = consumer.list_topics(partition.topic, _LOG_LOOK_S).topics[partition.topic]
-        if seen.error is not None:
-            raise KafkaException(seen.error)
-        log_range = LogRange(*consumer.get_watermark_offsets(AssignedPartition(*partition), _LOG_LOOK_S))
+        log_range = _log_range(consumer, unread, partition)
     except KafkaException as problem:
         unread.on_idle_look_failed(partition, problem.args[0])
-    else:
+        return
+    if log_range is not None:
         unread.on_idle_look(partition, log_range)
+
+
+def _log_range(consumer: Consumer, unread: _Unread, partition: TopicPartition) -> LogRange | None:
+    """The offsets that the partition's log has, or None after `unread` was told that a broker does not know it.
+
+    Raises:
+        KafkaException: brokers did not tell it.
+    """
+    # First whether it is there: librdkafka answers the second question with a timeout where no broker knows it.
+    seen = consumer.list_topics(partition.topic, _LOG_LOOK_S)
+    topic = seen.topics[partition.topic]
+    if topic.error is not None and topic.error.code() not in _UNKNOWN:
+        raise KafkaException(topic.error)
+    if topic.error is not None or partition.partition not in topic.partitions:
+        unread.on_unknown(partition, seen.orig_broker_id, len(seen.brokers))
+        return None
+    return LogRange(*consumer.get_watermark_offsets(AssignedPartition(*partition), _LOG_LOOK_S))
 
 
 def _go_on_at(consumer: Consumer, partition: TopicPartition, position: int) -> None:
@@ -303,6 +321,23 @@ def _verdict(error: KafkaError, partition: TopicPartition | None) -> KgroupError
     return None
 
 
+@dataclass(slots=True)
+class _Contradiction:
+    """Brokers say that a log does not go on at the position up to which it was read.
+
+    Attributes:
+        bound_ms: after how long that is a loss: other signs have other bounds.
+        since_s: when the first broker said so.
+        looks: how many answers have.
+        brokers: the node ids of those that did, as far as they are known.
+    """
+
+    bound_ms: int
+    since_s: float
+    looks: int = 0
+    brokers: set[int] = field(default_factory=set)
+
+
 class _Unread:
     """The ranges that are not done, since when no record has come, and which logs may lack a part of their range.
 
@@ -330,12 +365,11 @@ class _Unread:
         self._last_error = ""
         self._verdict: KgroupError | None = None
         self._fail_on_data_loss = settings.fail_on_data_loss
-        self._doubts: set[TopicPartition] = set()
+        self._doubts = {partition for partition, reason in reasons.items() if isinstance(reason, UnknownTopicId)}
         self._stopped: set[TopicPartition] = set()
         self._damaged: set[TopicPartition] = set()
         self._read_at: dict[TopicPartition, tuple[int, int]] = {}  # position, and how often it was damaged
-        self._some_gone = False
-        self._contradicted: dict[TopicPartition, tuple[float, int]] = {}  # since when, and how many looks have said so
+        self._contradicted: dict[TopicPartition, _Contradiction] = {}
         self._ask_anew_at_s = 0.0
         self._turn = 0
         self.resume()
@@ -416,7 +450,6 @@ class _Unread:
         self._last_error = printable_words(error.str())
         self._verdict = self._verdict or _verdict(error, partition)
         if error.code() in _UNKNOWN:  # for topic.metadata.propagation.max.ms by now. librdkafka names no partition
-            self._some_gone = True
             self._doubts |= self.open.keys()
 
     def accept(self, messages: list[Message], to_batch: ToBatch) -> pa.RecordBatch | None:
@@ -541,7 +574,7 @@ class _Unread:
     def on_idle_look_failed(self, partition: TopicPartition, error: KafkaError) -> None:
         """The log could not be looked at. One answer does not decide whether it is gone."""
         # Codes above 0 are brokers' answers. A code of librdkafka's own says less than an earlier error.
-        if error.code() not in _UNKNOWN and (error.code() > 0 or not self._last_error):
+        if error.code() > 0 or not self._last_error:
             self.on_error(error, partition)
 
     def on_idle_look(self, partition: TopicPartition, log_range: LogRange) -> None:
@@ -560,26 +593,37 @@ class _Unread:
         return taken
 
     def on_look_failed(self, partition: TopicPartition, error: KafkaError) -> None:
-        """The log could not be looked at: it is gone, or it is to be tried again.
+        """The log could not be looked at, and is looked at again.
 
         Raises:
-            DataLoss: it is gone, and `fail_on_data_loss` is set.
             KgroupError: this user may not see it, or no record has come for too long.
         """
-        # One answer alone does not count: `_some_gone` says that librdkafka has found the topic unknown for a while.
-        if error.code() in _UNKNOWN and self._some_gone:
-            # librdkafka says so of a partition at once, where the topic is there.
-            absent = error.code() == KafkaError._UNKNOWN_PARTITION
-            if absent and not self._is_said_for_long(partition, "the partition does not exist", TOPIC_GONE_AFTER_MS):
-                self._check(waiting=True)
-                return
-            self._skip_loss(
-                deleted(partition, self._positions[partition], self._ends[partition]), self._ends[partition]
-            )
-            return
         self._doubts.add(partition)
         self.on_error(error, partition)
         self._check(waiting=True)
+
+    def on_unknown(self, partition: TopicPartition, broker: int, of: int) -> None:
+        """A broker does not know the partition. One answer does not decide whether it is gone.
+
+        Args:
+            partition: an open one.
+            broker: the broker's node id, or -1 if it is not known.
+            of: how many brokers the cluster has, as this one says.
+
+        Raises:
+            DataLoss: it is gone, and `fail_on_data_loss` is set.
+            WireError: no record has come for too long.
+        """
+        said = self._contradict(partition, "the partition does not exist", TOPIC_GONE_AFTER_MS)
+        if broker >= 0:
+            said.brokers.add(broker)
+        lasts_ms = (self._clock_s() - said.since_s) * 1000
+        # Not two alone: in its first moments a topic is not known to all brokers.
+        by_enough = len(said.brokers) >= max(1, min(2, of)) and lasts_ms >= UNKNOWN_FOR_MS
+        if said.looks < _LOOKS_MIN or not (by_enough or lasts_ms >= TOPIC_GONE_AFTER_MS):
+            self._check(waiting=True)
+            return
+        self._skip_loss(deleted(partition, self._positions[partition], self._ends[partition]), self._ends[partition])
 
     def compare(self, partition: TopicPartition, log_range: LogRange) -> int | None:
         """Skip the part of the range that the log lacks.
@@ -595,7 +639,8 @@ class _Unread:
         if nearest > position:
             self._skip_loss(out_of_log(partition, position, end, log_range), nearest)
         elif nearest == log_range.end_offset:  # and the range is open: it ends further
-            if not self._is_said_for_long(partition, log_range, END_BELOW_MS):
+            said = self._contradict(partition, log_range, END_BELOW_MS)
+            if said.looks < _LOOKS_MIN or self._clock_s() - said.since_s < END_BELOW_MS / 1000:
                 self._check(waiting=True)
                 return None
             self._skip_loss(out_of_log(partition, position, end, log_range), end)
@@ -605,11 +650,11 @@ class _Unread:
         self._stopped.discard(partition)
         return nearest if partition in self.open and (stopped or nearest > position) else None
 
-    def _is_said_for_long(self, partition: TopicPartition, said: LogRange | str, bound_ms: int) -> bool:
-        """Whether brokers have said for `bound_ms` that the log does not go on at the position."""
+    def _contradict(self, partition: TopicPartition, said: LogRange | str, bound_ms: int) -> _Contradiction:
+        """A broker says that the log does not go on at the position, for which it is asked for `bound_ms` at most."""
         now_s = self._clock_s()
-        since_s, looks = self._contradicted.get(partition, (now_s, 0))
-        if not looks:
+        so_far = self._contradicted.get(partition)
+        if so_far is None:
             # Else a query with a small default.api.timeout.ms would fail at each start, without a word of the loss.
             self._deadline_s = max(self._deadline_s, now_s + bound_ms / 1000 + 2 * _LOG_LOOK_S)
             log.warning(
@@ -621,8 +666,11 @@ class _Unread:
                 bound_ms // 1000,
             )
         self._ask_anew_at_s = now_s + LOOK_AGAIN_MS / 1000
-        self._contradicted[partition] = since_s, looks + 1
-        return now_s - since_s >= bound_ms / 1000 and looks + 1 >= _LOOKS_MIN
+        # Each sign has a time of its own: one broker's word is not a witness of what another one says.
+        if so_far is None or so_far.bound_ms != bound_ms:
+            so_far = self._contradicted[partition] = _Contradiction(bound_ms, now_s)
+        so_far.looks += 1
+        return so_far
 
     def _skip_loss(self, loss: Loss, goes_on_at: int) -> None:
         if self._fail_on_data_loss:

@@ -1,8 +1,10 @@
 """A log that ends below its range, or is absent: brokers are asked anew for seconds before that is a loss."""
 
+import itertools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -10,33 +12,41 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as AssignedPartition
 
 from pyspark_kgroup.errors import DataLoss
+from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka
+from pyspark_kgroup.executor.native.fetched_log import UnknownTopicId
 from pyspark_kgroup.executor.read import range_reader
 from pyspark_kgroup.executor.read.range_reader import read_with_librdkafka
-from pyspark_kgroup.limits import END_BELOW_MS
+from pyspark_kgroup.limits import END_BELOW_MS, UNKNOWN_FOR_MS
 from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.errors import WireError
 from spark_kgroup.limits import LOOK_AGAIN_MS, TOPIC_GONE_AFTER_MS
+from spark_kgroup.model import TopicPartition
 
 
 @dataclass
 class Log:
-    """What one broker takes for the log, as the leader."""
+    """What one broker takes for the log, as the leader. `broker` is its node id, if librdkafka names it."""
 
     first: int
     end: int
     there: bool = True
     silent: bool = False
+    topic: bool = True
+    broker: int = -1
 
 
 class Cluster:
     """Brokers of which each believes to lead. Every new consumer reaches the next one."""
 
-    def __init__(self, *logs: Log) -> None:
+    def __init__(self, *logs: Log, brokers: int = 3) -> None:
         self.logs = logs
+        self.brokers = brokers
         self.now_s = 1_000.0
         self.open = 0
         self.consumers = 0
         self.look_takes_s = 0.0
+        self.reports_after_s = 0.0
+        self.reasons: dict[TopicPartition, FallbackToLibrdkafka] = {}
 
     def consumer(self, config: Mapping[str, Any], **_: object) -> "OneConsumer":
         self.consumers += 1
@@ -45,7 +55,9 @@ class Cluster:
 
     def read(self, start: int, end: int, *, fail: bool = True, stall_timeout_ms: int = 300_000) -> list[int]:
         settings = ReadSettings(consumer_config={}, fail_on_data_loss=fail, stall_timeout_ms=stall_timeout_ms)
-        reading = read_with_librdkafka([OffsetRange("t", 0, start, end)], settings, lambda: self.now_s)
+        reading = read_with_librdkafka(
+            [OffsetRange("t", 0, start, end)], settings, lambda: self.now_s, reasons=self.reasons
+        )
         return [offset for batch in reading for offset in batch["offset"].to_pylist()]
 
 
@@ -69,11 +81,12 @@ class OneConsumer:
 
     def poll(self, timeout_s: float) -> Message | None:
         self._cluster.now_s += timeout_s
-        if self._told or self._log.silent:
+        if self._told or self._log.silent or self._cluster.now_s < 1_000 + self._cluster.reports_after_s:
             return None
         if not self._log.there:
             self._told = True
-            self._on_error(KafkaError(KafkaError._UNKNOWN_PARTITION))
+            code = KafkaError._UNKNOWN_PARTITION if self._log.topic else KafkaError.UNKNOWN_TOPIC_OR_PART
+            self._on_error(KafkaError(code))
             return None
         if self._log.first <= self._position < self._log.end:
             self._position += 1
@@ -93,12 +106,15 @@ class OneConsumer:
         if self._log.silent:
             self._cluster.now_s += 5
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-        if not self._log.there:
-            raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
+        assert self._log.there, "librdkafka would answer with a timeout"
         return self._log.first, self._log.end
 
     def list_topics(self, topic: str, _timeout_s: float) -> Any:
-        return type("Seen", (), {"topics": {topic: type("Topic", (), {"error": None})}})
+        log = self._log
+        error = None if log.topic else KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+        seen = SimpleNamespace(error=error, partitions={0: None} if log.there else {})
+        brokers = dict.fromkeys(range(self._cluster.brokers))
+        return SimpleNamespace(topics={topic: seen}, orig_broker_id=log.broker, brokers=brokers)
 
     def close(self) -> None:
         self._cluster.open -= 1
@@ -152,6 +168,61 @@ def test_a_partition_that_brokers_have_not_known_for_a_while_is_a_loss(monkeypat
         cluster.read(40, 60)
     assert TOPIC_GONE_AFTER_MS <= (cluster.now_s - 1_000) * 1000 < TOPIC_GONE_AFTER_MS + 2 * LOOK_AGAIN_MS
     assert cluster.read(40, 60, fail=False) == []
+
+
+def unknown_to(*brokers: int, topic: bool = False) -> list[Log]:
+    """What new consumers hear in turn, each from the next one of these brokers."""
+    return [
+        Log(0, 0, there=False, topic=topic, broker=broker) for broker in itertools.islice(itertools.cycle(brokers), 50)
+    ]
+
+
+@pytest.mark.parametrize("topic", [True, False])
+def test_two_brokers_that_do_not_know_a_partition_for_a_while_suffice(
+    monkeypatch: pytest.MonkeyPatch, topic: bool
+) -> None:
+    cluster = cluster_of(monkeypatch, *unknown_to(1, 2, topic=topic))
+    with pytest.raises(DataLoss, match=r"Offsets 40 to 59 of t-0 .* the partition does not exist any more"):
+        cluster.read(40, 60)
+    assert UNKNOWN_FOR_MS <= (cluster.now_s - 1_000) * 1000 < UNKNOWN_FOR_MS + 2 * LOOK_AGAIN_MS
+
+
+@pytest.mark.parametrize(
+    ("brokers", "of", "bound_ms"),
+    [((1,), 3, TOPIC_GONE_AFTER_MS), ((-1,), 3, TOPIC_GONE_AFTER_MS), ((1,), 1, UNKNOWN_FOR_MS)],
+    ids=["one of three", "brokers of unknown id", "the only one"],
+)
+def test_one_broker_that_does_not_know_a_topic_suffices_if_there_is_no_other_or_after_a_longer_time(
+    monkeypatch: pytest.MonkeyPatch, brokers: tuple[int, ...], of: int, bound_ms: int
+) -> None:
+    cluster = cluster_of(monkeypatch, *unknown_to(*brokers))
+    cluster.brokers = of
+    with pytest.raises(DataLoss, match=r"Offsets 40 to 59 of t-0 .* the partition does not exist any more"):
+        cluster.read(40, 60)
+    assert bound_ms <= (cluster.now_s - 1_000) * 1000 < bound_ms + 2 * LOOK_AGAIN_MS
+
+
+def test_two_brokers_that_have_not_heard_of_a_new_topic_are_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_of(monkeypatch, *unknown_to(1, 2)[:4], WHOLE)
+    assert cluster.read(40, 60) == list(range(40, 60))
+
+
+def test_a_short_log_and_brokers_that_do_not_know_its_topic_are_two_signs_with_a_time_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1. The log ends below the range. 2. Looks then find a topic that the next brokers have not heard of yet."""
+    cluster = cluster_of(monkeypatch, *[CUT_OFF] * 4, *unknown_to(1, 2)[:4], WHOLE)
+    assert cluster.read(40, 60) == list(range(40, 60))
+
+
+def test_a_topic_whose_id_a_leader_did_not_know_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_of(monkeypatch, *unknown_to(1))
+    cluster.reports_after_s = 20
+    cluster.reasons = {TopicPartition("t", 0): UnknownTopicId("t-0: UNKNOWN_TOPIC_ID")}
+    cluster.brokers = 1
+    with pytest.raises(DataLoss):
+        cluster.read(40, 60)
+    assert (cluster.now_s - 1_000) * 1000 < UNKNOWN_FOR_MS + 2 * LOOK_AGAIN_MS, "librdkafka was not waited for"
 
 
 def test_one_look_that_takes_long_is_one_look(monkeypatch: pytest.MonkeyPatch) -> None:

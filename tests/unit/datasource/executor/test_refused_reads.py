@@ -135,11 +135,10 @@ def test_a_topic_that_a_look_finds_forbidden_ends_the_read_at_once() -> None:
         stalled.unread.move([])
 
 
-def test_a_look_that_fails_here_or_finds_no_topic_is_no_reason_to_doubt_the_range() -> None:
+def test_a_look_that_fails_here_is_no_reason_to_doubt_the_range() -> None:
     stalled = Stalled()
     stalled.unread.on_error(KafkaError(KafkaError._TRANSPORT, AWAY))
     stalled.unread.on_idle_look_failed(T0, KafkaError(KafkaError._TIMED_OUT))
-    stalled.unread.on_idle_look_failed(T0, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
     assert stalled.unread.take_doubts() == []
     assert f"librdkafka said last: {AWAY}" in stalled.end()
 
