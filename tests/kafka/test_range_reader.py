@@ -240,6 +240,19 @@ def test_a_topic_that_was_created_again_before_its_range_is_read_gives_no_row_of
 
 
 @pytest.mark.usefixtures("believed_at_once")
+def test_records_of_a_topic_of_the_same_name_in_another_cluster_are_no_rows_and_no_loss(
+    apache_kafka: ApacheKafka, topic: str, producer: Producer
+) -> None:
+    fill(producer, topic, numbers(0, 100))
+    planned = OffsetRange(topic, 0, 10, 100, unled_topic_id="1" * 32)
+    ranges, settings = seat(apache_kafka, [planned], 1_000, failOnDataLoss="false")
+    with pytest.raises(WireError, match=r"another cluster answers .* the driver's is another\)"):
+        list(read_with_librdkafka(ranges, replace(settings, cluster="another")))
+    ours = str(apache_kafka.admin.list_topics(timeout=20).cluster_id)  # confluent-kafka types it as None
+    assert list(read_with_librdkafka(ranges, replace(settings, cluster=ours))) == [], "its topic was created again"
+
+
+@pytest.mark.usefixtures("believed_at_once")
 def test_a_topic_that_is_created_again_during_a_read_gives_no_row_of_the_later_one(
     apache_kafka: ApacheKafka, topic: str, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

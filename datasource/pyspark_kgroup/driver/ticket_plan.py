@@ -6,6 +6,7 @@ Runs on: driver, in the stream-reader process.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from pyspark_kgroup.driver.batch.leaders import find_leader, make_ranges
@@ -65,7 +66,9 @@ def _cut_pieces(
     return pieces_of_seats(plan, at_least, offsets_max)
 
 
-def make_tickets(batch: str, reads: SeatReads, options: SourceOptions, executors: Executors) -> list[TicketPayload]:
+def make_tickets(
+    batch: str, reads: SeatReads, options: SourceOptions, executors: Executors, cluster: str
+) -> list[TicketPayload]:
     """The tickets of a new scan of a batch: bound to a seat now, or when a task asks the registry.
 
     Args:
@@ -73,9 +76,11 @@ def make_tickets(batch: str, reads: SeatReads, options: SourceOptions, executors
         reads: what the seats read in it.
         options: of the query.
         executors: of the query.
+        cluster: its id, or "" if brokers do not say it.
     """
     scan = executors.plan(batch, reads.pieces, reads.owned)
-    settings, access, sidecars = options.read_settings(), executors.access(), executors.sidecars()
+    settings = replace(options.read_settings(), cluster=cluster)
+    access, sidecars = executors.access(), executors.sidecars()
     fixed = scan.mode is Mode.FIXED
     parts: Sequence[Part | None] = make_parts(scan.tickets) if fixed else [None] * len(scan.tickets)
     return [

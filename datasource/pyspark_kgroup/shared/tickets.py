@@ -101,6 +101,7 @@ class ReadSettings:
         columns: those that Spark gets, in their order, or empty for all.
         fail_on_data_loss: whether offsets that are gone are an error, or skipped with a warning.
         stall_timeout_ms: how long may pass without a record, not counting the time that the caller takes for a batch.
+        cluster: the id of the driver's cluster, or "" if brokers do not say it.
     """
 
     consumer_config: Mapping[str, str] = field(repr=False)
@@ -110,6 +111,7 @@ class ReadSettings:
     columns: tuple[str, ...] = ()
     fail_on_data_loss: bool = True
     stall_timeout_ms: int = API_TIMEOUT_MS
+    cluster: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

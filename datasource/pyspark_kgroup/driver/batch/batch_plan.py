@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from pyspark_kgroup.driver.batch.leaders import make_ranges
 from pyspark_kgroup.driver.batch.timestamps import check_without_record
@@ -80,7 +81,7 @@ class _BatchRead:
         check_order(options.starting_offsets, options.ending_offsets, every)
         ends = await self._ends(every)
         spans = await self._spans(ends) if ends else {}
-        settings = options.read_settings()
+        settings = replace(options.read_settings(), cluster=self._cluster.brokers.connections.cluster_id or "")
         return [
             TicketPayload(
                 scan_id=0,

@@ -33,7 +33,7 @@ from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka, Malforme
 from pyspark_kgroup.executor.native.fetched_log import UnknownTopicId
 from pyspark_kgroup.executor.read.consumer_security import credential_files, is_refusal, usable_here
 from pyspark_kgroup.executor.read.records import record_batch
-from pyspark_kgroup.executor.read.topic_ids import TopicIds
+from pyspark_kgroup.executor.read.topic_ids import TopicIds, check_cluster
 from pyspark_kgroup.limits import (
     ARROW_BATCH_BYTES_MAX,
     ARROW_BATCH_ROWS_MAX,
@@ -141,7 +141,11 @@ def read_with_librdkafka(
     if not unread.open:
         return
     ids = TopicIds(
-        {r.topic: r.topic_id for r in ranges}, settings.consumer_config, settings.stall_timeout_ms / 1000, clock_s
+        {r.topic: r.topic_id for r in ranges},
+        settings.consumer_config,
+        settings.stall_timeout_ms / 1000,
+        clock_s,
+        settings.cluster,
     )
     consumer: Consumer | None = _consumer(settings, unread)
     while consumer is not None:
@@ -271,6 +275,7 @@ def _log_range(consumer: Consumer, unread: _Unread, partition: TopicPartition) -
     """
     # First whether it is there: librdkafka answers the second question with a timeout where no broker knows it.
     seen = consumer.list_topics(partition.topic, _LOG_LOOK_S)
+    check_cluster(seen, unread.cluster)
     topic = seen.topics[partition.topic]
     if topic.error is not None and topic.error.code() not in _UNKNOWN:
         raise KafkaException(topic.error)
@@ -344,6 +349,7 @@ class _Unread:
     Attributes:
         open: the ranges that are not done, by partition.
         files: the certificates that consumers read.
+        cluster: the id of the driver's cluster, or "" if it is not known.
     """
 
     def __init__(
@@ -358,6 +364,7 @@ class _Unread:
         self._ends = {partition: r.end_offset for partition, r in self.open.items()}
         self._positions = {partition: r.start_offset for partition, r in self.open.items()}
         self._handed_out = dict(self._positions)
+        self.cluster = settings.cluster
         self.files = credential_files(settings.consumer_config)
         self._clock_s = clock_s
         self._stall_timeout_s = settings.stall_timeout_ms / 1000

@@ -10,6 +10,7 @@ fetches by id (KIP-516), so it needs no such check.
 from __future__ import annotations
 
 import logging
+import platform
 import time
 from base64 import urlsafe_b64decode
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +24,7 @@ from spark_kgroup.limits import LOOK_AGAIN_MS, TOPIC_GONE_AFTER_MS
 from spark_kgroup.peer_words import printable_words
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient, TopicDescription
+    from confluent_kafka.admin import AdminClient, ClusterMetadata, TopicDescription
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class TopicIds:
         planned: topic -> the id that it had when the batch was planned, 32 hexadecimal digits.
         config: of the consumer that reads them.
         patience_s: how long brokers are asked that do not answer.
+        cluster: the id of the cluster of which the batch was planned, or "" if it is not known.
     """
 
     def __init__(
@@ -52,8 +54,10 @@ class TopicIds:
         config: Mapping[str, str],
         patience_s: float,
         clock_s: Callable[[], float] = time.monotonic,
+        cluster: str = "",
     ) -> None:
         self.planned = planned
+        self._cluster = cluster
         self._config = config
         self._patience_s = patience_s
         self._clock_s = clock_s
@@ -66,7 +70,7 @@ class TopicIds:
         earlier topic. A topic that is gone counts as unchanged: no record of a later one can have come.
 
         Raises:
-            WireError: no broker has said it in time.
+            WireError: no broker of the driver's cluster has said it in time.
         """
         asked = sorted({topic for topic in topics if self.planned.get(topic)})
         since_s = self._clock_s()
@@ -113,7 +117,26 @@ class TopicIds:
                     raise
             else:
                 found[topic] = _hex(described.topic_id)
-        return {topic: id_ for topic, id_ in found.items() if int(id_, 16)}
+        ids = {topic: id_ for topic, id_ in found.items() if int(id_, 16)}
+        if any(id_ != self.planned[topic] for topic, id_ in ids.items()):
+            check_cluster(self._client.list_topics(min(ids), _ASKED_FOR_S), self._cluster)
+        return ids
+
+
+def check_cluster(seen: ClusterMetadata, ours: str) -> None:
+    """Refuse the answer of a broker of another cluster than the driver's, whose id is `ours`, or "" if not known.
+
+    Raises:
+        KafkaException: it is one. The addresses may be given back, so brokers are to be asked again.
+    """
+    if not (seen.cluster_id and ours) or seen.cluster_id == ours:
+        return
+    text = (
+        f"A broker of another cluster answers {platform.node()} (cluster id {printable_words(seen.cluster_id)}, the "
+        f"driver's is {printable_words(ours)}), and its answers are not used. Names in `kafka.bootstrap.servers` or in "
+        "brokers' advertised.listeners lead elsewhere here than at the driver, or belong to another cluster by now."
+    )
+    raise KafkaException(KafkaError(KafkaError._STATE, text))
 
 
 def _hex(id_: Uuid) -> str:

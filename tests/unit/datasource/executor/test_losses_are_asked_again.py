@@ -33,6 +33,7 @@ class Log:
     silent: bool = False
     topic: bool = True
     broker: int = -1
+    cluster: str = "ours"
 
 
 class Cluster:
@@ -54,7 +55,9 @@ class Cluster:
         return OneConsumer(self, self.logs[min(self.consumers, len(self.logs)) - 1], config["error_cb"])
 
     def read(self, start: int, end: int, *, fail: bool = True, stall_timeout_ms: int = 300_000) -> list[int]:
-        settings = ReadSettings(consumer_config={}, fail_on_data_loss=fail, stall_timeout_ms=stall_timeout_ms)
+        settings = ReadSettings(
+            consumer_config={}, fail_on_data_loss=fail, stall_timeout_ms=stall_timeout_ms, cluster="ours"
+        )
         reading = read_with_librdkafka(
             [OffsetRange("t", 0, start, end)], settings, lambda: self.now_s, reasons=self.reasons
         )
@@ -114,7 +117,9 @@ class OneConsumer:
         error = None if log.topic else KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
         seen = SimpleNamespace(error=error, partitions={0: None} if log.there else {})
         brokers = dict.fromkeys(range(self._cluster.brokers))
-        return SimpleNamespace(topics={topic: seen}, orig_broker_id=log.broker, brokers=brokers)
+        return SimpleNamespace(
+            topics={topic: seen}, orig_broker_id=log.broker, brokers=brokers, cluster_id=log.cluster
+        )
 
     def close(self) -> None:
         self._cluster.open -= 1
@@ -223,6 +228,16 @@ def test_a_topic_whose_id_a_leader_did_not_know_is_looked_at_at_once(monkeypatch
     with pytest.raises(DataLoss):
         cluster.read(40, 60)
     assert (cluster.now_s - 1_000) * 1000 < UNKNOWN_FOR_MS + 2 * LOOK_AGAIN_MS, "librdkafka was not waited for"
+
+
+@pytest.mark.parametrize(
+    "log", [Log(0, 24, cluster="theirs"), Log(0, 0, there=False, topic=False, broker=1, cluster="theirs")]
+)
+def test_what_a_broker_of_another_cluster_says_of_a_log_is_no_loss(monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
+    cluster = cluster_of(monkeypatch, log)
+    cluster.brokers = 1
+    with pytest.raises(WireError, match=r"another cluster answers .* \(cluster id theirs, the driver's is ours\)"):
+        cluster.read(40, 60, fail=False)
 
 
 def test_one_look_that_takes_long_is_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
