@@ -9,6 +9,7 @@ from confluent_kafka import Producer
 
 from pyspark_kgroup.batch import KgroupReader
 from pyspark_kgroup.shared.columns import COLUMNS, spark_schema
+from pyspark_kgroup.stream import Ticket
 from spark_kgroup.errors import OptionError
 from spark_kgroup.testing import ApacheKafka
 
@@ -43,7 +44,10 @@ def read(kafka: ApacheKafka, topic: str, **options: str) -> list[list[int]]:
     """The offsets that are read of each partition."""
     given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic, **options}
     reader = KgroupReader(given, spark_schema(COLUMNS))
-    rows = [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
+    tasks = reader.partitions()
+    cluster = kafka.admin.list_topics(timeout=20).cluster_id
+    assert {task.payload.settings.cluster for task in tasks if isinstance(task, Ticket)} <= {cluster}
+    rows = [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
     return [sorted(row["offset"] for row in rows if row["partition"] == number) for number in range(PARTITIONS)]
 
 

@@ -32,6 +32,7 @@ from pyspark_kgroup.offsets.adoption import known_ids
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.earlier_runs import ThisRun, owned_by_seat
 from pyspark_kgroup.offsets.plan import NO_LIMIT, Limit
+from pyspark_kgroup.options.offset_bound import warnings_of_seconds
 from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.query_log import show_log
@@ -175,7 +176,8 @@ class Query:
             jvm = Jvm.of_this_process()
             if jvm is not None:
                 show_log(self._options.group_id)
-            for warning in origin_warnings(planned, self._options):
+            bounds = self._options.starting_offsets, self._options.ending_offsets
+            for warning in (*origin_warnings(planned, self._options), *warnings_of_seconds(bounds)):
                 log.warning("%s", warning)
             if jvm is not None:
                 # BEFORE a seat joins: a reader whose JVM is gone must not take the seats back from the next reader.

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
@@ -27,6 +28,9 @@ _BY_NUMBER: Final = {EARLIEST: OffsetSpec.EARLIEST, LATEST: OffsetSpec.LATEST}
 
 OFFSET_MAX: Final = 2**63 - 1
 """Offsets are int64 on the wire, and so are timestamps."""
+
+SECONDS_BELOW: Final = 10**11
+"""A timestamp below this is likely one in seconds (ours): in milliseconds it would be before 3 March 1973."""
 
 OffsetBoundValue = int | OffsetSpec | AtTimestamp
 """Where a partition starts or ends, as an option gives it."""
@@ -121,6 +125,19 @@ class OffsetBound:
             f"Option {self.option} does not name {join(partitions)}: name every partition of a subscribed topic"
             f"{', with ' if special else ''}{special}."
         )
+
+
+def warnings_of_seconds(bounds: Iterable[OffsetBound | None]) -> Iterator[str]:
+    """Warnings of timestamps that are so small that they are likely seconds. 0, for all records, is none of them."""
+    for bound in bounds:
+        places = () if bound is None else (bound.everywhere, *bound.by_partition.values())
+        small = [place.ms for place in places if isinstance(place, AtTimestamp) and 0 < place.ms < SECONDS_BELOW]
+        if bound is not None and small:
+            yield (
+                f"Option {bound.option} has the timestamp {small[0]}, which is a time of "
+                f"{datetime.fromtimestamp(small[0] / 1000, UTC):%B %Y}: timestamps are in milliseconds since 1970, and "
+                "this one may be in seconds."
+            )
 
 
 def check_order(start: OffsetBound, end: OffsetBound, partitions: Iterable[TopicPartition]) -> None:

@@ -19,7 +19,7 @@ from pyspark_kgroup.offsets.data_loss import LogRange, out_of_log, warnings_of
 from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
 from pyspark_kgroup.offsets.pieces import OffsetInterval, pieces
 from pyspark_kgroup.options.batch_options import BatchOptions
-from pyspark_kgroup.options.offset_bound import LATEST, OffsetBound, check_order
+from pyspark_kgroup.options.offset_bound import LATEST, OffsetBound, check_order, warnings_of_seconds
 from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.options.values import join
 from pyspark_kgroup.shared.tickets import Mode, SeatRanges, TicketPayload
@@ -72,6 +72,8 @@ class _BatchRead:
     async def plan(self) -> list[TicketPayload]:
         """See `plan_batch`."""
         options = self._options
+        for warning in warnings_of_seconds([options.starting_offsets, options.ending_offsets]):
+            log.warning("%s", warning)
         topics = await self._topics()
         # Else an advertised address that leads nowhere would show only when the requests below have timed out.
         await self._cluster.brokers.reach_advertised(timeout_ms=STARTUP_TIMEOUT_MS)

@@ -16,7 +16,7 @@ from pyspark_kgroup.driver.boundary.context import BoundaryContext
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.offsets.checkpoint import Checkpoint, Owned, Period, Topic
 from pyspark_kgroup.shared.columns import COLUMNS, spark_schema
-from pyspark_kgroup.stream import KgroupStreamReader
+from pyspark_kgroup.stream import KgroupStreamReader, Ticket
 from spark_kgroup.errors import ConnectionFailed
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime import group as group_module
@@ -56,11 +56,13 @@ class Restarts:
 
     Attributes:
         told: the cluster that each runtime was told to believe.
+        told_tasks: the cluster that each ticket names.
         durable: the end of the last batch that is done, as JSON.
     """
 
     group: Runtime = field(default_factory=lambda: Runtime({"t": 1}))
     told: list[str | None] = field(default_factory=list)
+    told_tasks: list[str] = field(default_factory=list)
     durable: str = ""
 
     def __post_init__(self) -> None:
@@ -83,7 +85,8 @@ class Restarts:
     def run(self, records: int) -> dict[str, Any]:
         """The end of the next batch, which is done."""
         end = self.plan(records)
-        self.reader.partitions(json.loads(self.durable), json.loads(end))
+        tickets = self.reader.partitions(json.loads(self.durable), json.loads(end))
+        self.told_tasks += [ticket.payload.settings.cluster for ticket in tickets if isinstance(ticket, Ticket)]
         self.durable = end
         written: dict[str, Any] = json.loads(end)
         return written
@@ -102,6 +105,7 @@ def test_a_restart_believes_the_cluster_that_the_checkpoint_names(query: Restart
     query.restart()
     assert query.run(4)["cluster"] == "ours"
     assert query.told == [None, "ours"]
+    assert query.told_tasks == ["ours", "ours"]
 
 
 def test_a_replay_believes_the_cluster_that_the_checkpoint_names(query: Restarts) -> None:

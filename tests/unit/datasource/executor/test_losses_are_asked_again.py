@@ -117,9 +117,7 @@ class OneConsumer:
         error = None if log.topic else KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
         seen = SimpleNamespace(error=error, partitions={0: None} if log.there else {})
         brokers = dict.fromkeys(range(self._cluster.brokers))
-        return SimpleNamespace(
-            topics={topic: seen}, orig_broker_id=log.broker, brokers=brokers, cluster_id=log.cluster
-        )
+        return SimpleNamespace(topics={topic: seen}, orig_broker_id=log.broker, brokers=brokers, cluster_id=log.cluster)
 
     def close(self) -> None:
         self._cluster.open -= 1

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
+from pyspark_kgroup.options.offset_bound import warnings_of_seconds
 from pyspark_kgroup.options.parser import SourceOptions, parse
 from pyspark_kgroup.options.rows import OPTIONS
 from pyspark_kgroup.options.subscription import Subscription
@@ -525,3 +526,25 @@ def test_a_limit_in_bytes_needs_the_sidecars_that_report_record_sizes() -> None:
     refused = r"maxBytesPerTrigger and prefetchBytes=0 exclude each other: record sizes.*sidecars.*Leave one"
     with pytest.raises(OptionError, match=refused):
         parse({**REQUIRED, "maxBytesPerTrigger": "1", "prefetchBytes": "0"})
+
+
+# ------------------------------------------------------------------------------------------- timestamps in seconds
+
+
+@pytest.mark.parametrize(
+    ("options", "warned"),
+    [
+        ({"startingTimestamp": "1700000000"}, ["Option startingTimestamp has the timestamp 1700000000, which is a"]),
+        (
+            {"endingOffsetsByTimestamp": '{"t": {"0": 1700000000000, "1": 1700000001}}'},
+            ["Option endingOffsetsByTimestamp has the timestamp 1700000001, which is a time of January 1970"],
+        ),
+        ({"startingTimestamp": "1700000000000"}, []),
+        ({"startingTimestamp": "0"}, []),
+        ({"startingOffsets": '{"t": {"0": 7}}'}, []),
+    ],
+)
+def test_a_timestamp_that_is_likely_in_seconds_is_warned_of(options: dict[str, str], warned: list[str]) -> None:
+    checked = parse(REQUIRED | options)
+    warnings = list(warnings_of_seconds([checked.starting_offsets, checked.ending_offsets]))
+    assert [warning[: len(wanted)] for warning, wanted in zip(warnings, warned, strict=True)] == warned
