@@ -42,6 +42,10 @@ UNREACHABLE: Final = frozenset({Fault.LOSE_ANSWERS, Fault.LOSE_REQUESTS})
 """Clients lose a broker, and the cluster does not: its partitions have a leader that no client reaches."""
 
 
+_COORDINATORS: Final = "__consumer_offsets"
+"""The topic of which a partition's leader coordinates a group."""
+
+
 def named_s(fault: Fault) -> float:
     """How soon a warning or an error must name the fault."""
     return STALL_S + _SLACK_S if fault in UNREACHABLE else NAMED_S
@@ -82,10 +86,11 @@ def roles(server: str, group: str, topics: Sequence[str]) -> Roles:
 def leave_on(fault: Fault, cluster: Cluster, group: str, topics: Sequence[str], watch: Callable[[], None]) -> Lasting:
     """Begin `fault`, watch for as long as `watch` takes, and return what should have gone on. `end` heals it.
 
-    Preferred leaders are elected first, so that each broker leads some partitions. The cluster may move a leader to the
-    broker while the fault lasts: a partition is spared only if neither its first nor its last leader is out of reach.
+    Preferred leaders are elected first, so that each broker leads some partitions, and the cluster does not move the
+    group's coordinator to the broker while the fault lasts (its auto.leader.rebalance.enable). It may still move a
+    leader there: a partition is spared only if neither its first nor its last leader is out of reach.
     """
-    _elect_preferred(cluster, topics)
+    _elect_preferred(cluster, [*topics, _COORDINATORS])
     now = roles(cluster.server, group, topics)
     nodes = cluster.node_ids
     node = now.without(nodes)
