@@ -1,6 +1,5 @@
 """The proxies of `make chaos` before a real cluster: nodes and clients go through them, and a cut lets no byte pass."""
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -10,12 +9,8 @@ from chaos.cluster import Cluster
 from chaos.links import CLIENTS, Faults, cut_off
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import KafkaException, NewTopic
+from harness.kafka import leaders_by
 from harness.waiting import wait_for
-
-from spark_kgroup.wire import messages
-from spark_kgroup.wire.address import parse_bootstrap
-from spark_kgroup.wire.connection import Connection
-from spark_kgroup.wire.responses import ClusterMetadata, parse_metadata
 
 
 @pytest.fixture(scope="module")
@@ -26,17 +21,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def word_of(cluster: Cluster, node: int) -> dict[str, set[int]]:
-    """Topic -> leaders of its partitions, as this very broker says to a client (librdkafka may ask another one)."""
-
-    async def ask() -> ClusterMetadata:
-        (address,) = parse_bootstrap(cluster.addresses(node)[0])
-        async with await Connection.open(address, client_id="test", request_timeout_ms=30_000) as connection:
-            answer = await connection.call(messages.metadata(None))
-        assert isinstance(answer, messages.MetadataResponse)
-        return parse_metadata(answer)
-
-    word = asyncio.run(ask())
-    return {name: {word.leaders.get(tp, -1) for tp in topic.partitions} for name, topic in word.topics.items()}
+    """Topic -> leaders of its partitions, as this very broker says to a client."""
+    return leaders_by(cluster.addresses(node)[0])
 
 
 def created(cluster: Cluster, node: int, name: str, replicas: int) -> bool:
