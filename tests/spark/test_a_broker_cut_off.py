@@ -105,7 +105,7 @@ def running(class_archive: None, tmp_path_factory: pytest.TempPathFactory) -> It
         read = options(cluster.server_of(), ",".join(COUNTS), GROUP)
         with Application(folder / "query", read, sink="batches", trigger="300 milliseconds") as application:
             running = Running(cluster, application)
-            running.await_that(application.batches_done, "the first batch")
+            application.wait_for(application.batches_done, "the first batch")
             yield running
             application.stop()
 
@@ -173,7 +173,12 @@ def test_rows_go_on_when_a_leader_is_cut_off_and_goes_on_answering(running: Runn
 
 
 def test_rows_go_on_when_the_coordinator_is_cut_off_and_goes_on_answering(running: Running) -> None:
-    assert 1 <= len(assert_goes_on_without(running, running.roles.coordinator, is_cut_off)) <= 2
+    """A broker answers the requests of one connection in turn: ListOffsets waits behind a commit without followers.
+
+    So the partitions that it leads may be out of reach twice, at first because it is silent.
+    """
+    said = assert_goes_on_without(running, running.roles.coordinator, is_cut_off)
+    assert 1 <= len(said) <= SAME_WARNING_MAX
 
 
 def test_a_partition_without_a_leader_is_named_once_and_holds_up_no_other_partition(running: Running) -> None:
