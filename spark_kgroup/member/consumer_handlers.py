@@ -11,6 +11,7 @@ assigns them to no other member before.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
@@ -49,6 +50,9 @@ _MEMBERSHIP_OVER: Final = frozenset(
     {ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND}
 )
 """The last one: the group was deleted, or it had no member but us and the coordinator lost us."""
+_OWN_IDS_MAX: Final = 100
+"""Measured: one new id in a minute of an outage. So these are the ids of more than an hour."""
+
 _GONE: Final = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND})
 """Answers to a heartbeat that leaves: its sender is no member any more."""
 
@@ -84,9 +88,13 @@ class ConsumerHandlers(StateMachine[ConsumerMemberConfig, State, _Timer]):
     awaits_join: Final = False
 
     def __init__(self, config: ConsumerMemberConfig, *, jitter: Callable[[], float], new_id: Callable[[], str]) -> None:
-        super().__init__(config, LEAVES_TO, jitter=jitter, member_id=new_id())
+        first_id = new_id()
+        super().__init__(config, LEAVES_TO, jitter=jitter, member_id=first_id)
         self.partitions: Final = Reconciliation()
         self._new_id = new_id
+        self._own_ids = deque([first_id], maxlen=_OWN_IDS_MAX)
+        """The newest ids that this process made. A coordinator without followers shows the last holder it could write,
+        which may be an earlier one of these."""
         self._interval_ms = config.heartbeat_interval_ms
         self._awaited: ConsumerHeartbeatRequest | None = None
         self._full = True
@@ -266,7 +274,7 @@ class ConsumerHandlers(StateMachine[ConsumerMemberConfig, State, _Timer]):
             # The wait bounds how often a coordinator is asked that refuses the seat and shows no member in it.
             self._become(State.JOINING)
             return self._back_off(now_ms)
-        if self._was_member and event.member_id != self.identity.member_id:
+        if self._was_member and event.member_id not in self._own_ids:
             return self._fail(self._fencing())
         return self._release(event.member_id, now_ms)
 
@@ -277,6 +285,10 @@ class ConsumerHandlers(StateMachine[ConsumerMemberConfig, State, _Timer]):
         epoch = LEAVE_EPOCH if self.config.instance_id is None else RELEASE_EPOCH
         return self._ask(epoch, now_ms, member_id=member_id)
 
+    def _take_new_id(self) -> None:
+        self._own_ids.append(self._new_id())
+        self.identity = replace(self.identity, member_id=self._own_ids[-1])
+
     def _on_release_response(self, event: ConsumerHeartbeatResponse, now_ms: int) -> Effects:
         """The seat is free: join, with an id that no member had. If another member has it meanwhile, look again."""
         if event.request is not self._awaited:
@@ -284,7 +296,7 @@ class ConsumerHandlers(StateMachine[ConsumerMemberConfig, State, _Timer]):
         self._awaited = None
         if event.error in _GONE:
             # A fresh id fences an earlier process that still lives: it heartbeats under the released one (decision 71).
-            self.identity = replace(self.identity, member_id=self._new_id())
+            self._take_new_id()
             self._releases += 1
             self._become(State.JOINING)
             # A second release without a membership in between means that the join did not get the seat, and must not be
@@ -414,7 +426,7 @@ class ConsumerHandlers(StateMachine[ConsumerMemberConfig, State, _Timer]):
         effects = [*self._lose_all_partitions(reason), contract.Rejoining(reason=reason)]
         if resumed:
             # The old id is that of the earlier process, which may still live and speak under it.
-            self.identity = replace(self.identity, member_id=self._new_id())
+            self._take_new_id()
             return [*effects, *self._join(now_ms)]
         fenced = error == ErrorCode.FENCED_MEMBER_EPOCH and self.config.instance_id is not None
         if wait_ms := RETRY_BACKOFF_MAX_MS if fenced else self._pacing.again_ms():

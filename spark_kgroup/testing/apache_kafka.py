@@ -356,7 +356,16 @@ class ApacheKafka:
             for node in self.nodes:
                 secure = self._secure_listeners(node.node_id)
                 node.configure(
-                    node_properties(node.node_id, self._host, node.port, controllers, more, secure, self._advertised)
+                    node_properties(
+                        node.node_id,
+                        self._host,
+                        node.port,
+                        controllers,
+                        more,
+                        secure,
+                        self._advertised,
+                        self.release.advertises_controllers,
+                    )
                 )
                 node.format(jvm, cluster_id, scram)
             self._ports.hand_over()

@@ -3,6 +3,7 @@
 | since | difference | source |
 |---|---|---|
 | 4.0 | brokers log with Log4j 2, before with Reload4j (the Log4j 1 of today) | KIP-653 |
+| 3.9 | controllers tell each other their addresses, which `advertised.listeners` may not have before | KIP-853 |
 | 3.8 | until 4.0, the group tool's table of members has partitions without their topics | its output |
 | 3.8 | the group tool and the console consumer are in `org.apache.kafka.tools`, before in `kafka` | KAFKA-14589 |
 | 3.5 | the storage tool takes users for SCRAM, and brokers without ZooKeeper know none before | KIP-900 |
@@ -105,6 +106,11 @@ class KafkaRelease:
     def shows_topics_of_members(self) -> bool:
         """Whether the group tool names the topics of a member's partitions."""
         return not (3, 8) <= self.number < (4, 0)
+
+    @property
+    def advertises_controllers(self) -> bool:
+        """Whether a controller tells others its address, and reads it from `advertised.listeners`."""
+        return self.number >= (3, 9)
 
     @property
     def has_scram_users(self) -> bool:

@@ -21,6 +21,7 @@ def node_properties(
     more: Mapping[str, str],
     secure: Mapping[str, tuple[str, int]] | None = None,
     advertised: Advertised = own_port,
+    advertises_controllers: bool = True,
 ) -> dict[str, str]:
     """The properties of node `node_id` (from 1) of a cluster: a broker and a controller in one.
 
@@ -32,11 +33,14 @@ def node_properties(
         more: adds to or overrides all these properties.
         secure: name -> (security protocol, port) of each further listener.
         advertised: the port under which clients and other nodes find a listener, the controllers' too.
+        advertises_controllers: whether the release tells other controllers its own address.
     """
     secure = secure or {}
     ports = {"PLAINTEXT": port, **{name: secure_port for name, (_, secure_port) in secure.items()}}
     listened = ",".join(f"{name}://{host}:{own}" for name, own in ports.items())
-    shown = ",".join(f"{name}://{host}:{advertised(node_id, name, own)}" for name, own in ports.items())
+    # A leader of the quorum tells its followers where it is. Without this they would get past a proxy (KIP-853).
+    told = {**ports, "CONTROLLER": controller_ports[node_id - 1]} if advertises_controllers else ports
+    shown = ",".join(f"{name}://{host}:{advertised(node_id, name, own)}" for name, own in told.items())
     protocols = "".join(f",{name}:{protocol}" for name, (protocol, _) in secure.items())
     replicas, replicas_min = str(len(controller_ports)), str(min(2, len(controller_ports)))
     voters = ",".join(

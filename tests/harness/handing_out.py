@@ -11,6 +11,7 @@ DEAREST_FIRST = (
     "test_executors_die.py",
     "test_divided_shares.py",
     "test_brokers_fail.py",
+    "test_a_broker_cut_off.py",
     "test_checkpoint_set_back.py",
     "test_seats_grow.py",
     "test_reads_across_executors.py",

@@ -1,5 +1,6 @@
 """Producing records and reading whole topics, with confluent-kafka."""
 
+import asyncio
 import base64
 import threading
 import time
@@ -11,6 +12,10 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicCollec
 from confluent_kafka.admin import AdminClient
 
 from spark_kgroup.testing.kafka_release import KafkaRelease
+from spark_kgroup.wire import messages as wire_messages
+from spark_kgroup.wire.address import parse_bootstrap
+from spark_kgroup.wire.connection import Connection
+from spark_kgroup.wire.responses import ClusterMetadata, parse_metadata
 
 Contents = dict[tuple[int, int], bytes | None]
 """(partition, offset) -> value, of each record of a topic."""
@@ -49,6 +54,23 @@ def hex_id(admin: AdminClient, topic: str) -> str:
     """The topic's id, as `Leader.topic_id`."""
     described = admin.describe_topics(TopicCollection([topic]))[topic].result(30)
     return base64.urlsafe_b64decode(f"{described.topic_id}==").hex()
+
+
+def leaders_by(address: str) -> dict[str, set[int]]:
+    """Topic -> leaders of its partitions, as this very broker says to a client (librdkafka may ask another one).
+
+    A partition without a leader has -1.
+    """
+
+    async def ask() -> ClusterMetadata:
+        (broker,) = parse_bootstrap(address)
+        async with await Connection.open(broker, client_id="test", request_timeout_ms=30_000) as connection:
+            answer = await connection.call(wire_messages.metadata(None))
+        assert isinstance(answer, wire_messages.MetadataResponse)
+        return parse_metadata(answer)
+
+    word = asyncio.run(ask())
+    return {name: {word.leaders.get(tp, -1) for tp in topic.partitions} for name, topic in word.topics.items()}
 
 
 def fill(producer: Producer, topic: str, values: Sequence[bytes], partition: int = 0) -> None:

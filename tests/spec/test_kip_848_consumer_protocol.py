@@ -139,6 +139,25 @@ def test_deviates_a_member_that_finds_another_in_its_seat_is_fenced_and_releases
     assert (error.group, error.instance_id) == ("g", "seat-0")
 
 
+def test_a_member_that_finds_an_earlier_id_of_its_own_in_its_seat_releases_it() -> None:
+    """A coordinator without followers answers no join, yet refuses the next one, and shows the holder it wrote last.
+
+    1. It is cut off from its followers. 2. Our session is over, our old id is released, and a new id joins. No answer
+    comes. 3. The new id joins again: UNRELEASED_INSTANCE_ID. 4. The group, as it was written, has our old id.
+    """
+    driver = Driver().into(State.STABLE)
+    before = driver.machine.identity.member_id
+    driver.pass_ms(5_000)
+    driver.answer(error=ErrorCode.UNKNOWN_MEMBER_ID)
+    driver.answer(error=ErrorCode.FENCED_MEMBER_EPOCH)
+    joins = only(driver.answer(epoch=RELEASE_EPOCH), Ask).request.identity
+    assert joins.generation == JOIN_EPOCH
+    assert joins.member_id != before
+    only(driver.answer(error=ErrorCode.UNRELEASED_INSTANCE_ID), contract.LookAtSeat)
+    release = only(driver.take(contract.SeatSeen(member_id=before)), Ask).request.identity
+    assert (release.member_id, release.generation) == (before, RELEASE_EPOCH)
+
+
 def test_a_member_whose_instance_id_is_fenced_ends() -> None:
     driver = Driver().into(State.STABLE)
     driver.pass_ms(5_000)

@@ -44,9 +44,22 @@ OnDelivery = Callable[[KafkaError | None, Message], None]
 
 
 class Producing:
-    """One producer in a thread of its own, until told to stop. It then leaves no transaction open."""
+    """One producer in a thread of its own, until told to stop. It then leaves no transaction open.
 
-    def __init__(self, name: str, bootstrap: str, partitions: Partitions, seed: int, *, transactional: bool) -> None:
+    Args:
+        request_timeout_ms: how long a leader may wait for its followers. Default: that of librdkafka.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        bootstrap: str,
+        partitions: Partitions,
+        seed: int,
+        *,
+        transactional: bool,
+        request_timeout_ms: int = 30_000,
+    ) -> None:
         self.name = name
         self._sent: dict[bytes, tuple[int, str, int]] = {}
         """Value -> its number, topic and partition."""
@@ -57,6 +70,7 @@ class Producing:
             **_SETTINGS,
             "bootstrap.servers": bootstrap,
             "delivery.timeout.ms": _DELIVERY_TIMEOUT_MS,
+            "request.timeout.ms": request_timeout_ms,
         }
         if transactional:
             self._settings |= {"transactional.id": f"chaos-{name}", "transaction.timeout.ms": _TRANSACTION_TIMEOUT_MS}

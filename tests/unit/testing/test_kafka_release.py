@@ -9,6 +9,7 @@ from spark_kgroup.errors import EnvironmentProblem, OptionError
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.testing.kafka_jars import PINNED, _pins_path
 from spark_kgroup.testing.kafka_release import KAFKA_VERSION, KafkaRelease
+from spark_kgroup.testing.node_properties import node_properties
 from spark_kgroup.testing.pinned_jars import read_pins
 
 MAKEFILE = (Path(__file__).parents[3] / "Makefile").read_text()
@@ -62,3 +63,24 @@ def test_a_pinned_release_has_its_broker_its_tools_and_its_logging(version: str)
 def test_the_releases_that_are_tested_are_those_that_are_pinned() -> None:
     (tested,) = re.findall(r"(?m)^KAFKA_VERSIONS +:= (.+)$", MAKEFILE)
     assert set(tested.split()) == set(PINNED)
+
+
+@pytest.mark.parametrize(
+    ("version", "advertises"), [("3.7.2", False), ("3.8.1", False), ("3.9.0", True), ("4.3.1", True)]
+)
+def test_a_controller_is_advertised_where_the_release_takes_its_address_from_there(
+    version: str, advertises: bool
+) -> None:
+    """KIP-853: until 3.8 a controller may not be advertised. Since then a leader tells its followers where it is."""
+    release = KafkaRelease(version)
+    properties = node_properties(
+        2,
+        "127.0.0.1",
+        9092,
+        [1, 2, 3],
+        {},
+        advertised=lambda _, __, port: port + 1000,
+        advertises_controllers=release.advertises_controllers,
+    )
+    assert ("CONTROLLER://127.0.0.1:1002" in properties["advertised.listeners"].split(",")) is advertises
+    assert properties["controller.quorum.voters"] == "1@127.0.0.1:1001,2@127.0.0.1:1002,3@127.0.0.1:1003"
