@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from spark_kgroup.admin import group_plan
+from spark_kgroup.admin.command_cluster import cluster_at
 from spark_kgroup.admin.command_config import HELP as COMMAND_CONFIG_HELP
-from spark_kgroup.admin.command_config import security_from
 from spark_kgroup.admin.group_plan import Change, GroupPlan
 from spark_kgroup.admin.plan_lines import answer, as_object
 from spark_kgroup.errors import OptionError
-from spark_kgroup.limits import PLANNED_PARTITIONS_MAX, STARTUP_TIMEOUT_MS
-from spark_kgroup.wire.address import parse_bootstrap
+from spark_kgroup.limits import PLANNED_PARTITIONS_MAX
 
 if TYPE_CHECKING:
     from spark_kgroup.wire.cluster import Cluster
@@ -81,14 +80,7 @@ def assign(
         return
     if bootstrap_server is None:
         raise OptionError("--bootstrap-server is missing: name a broker of the cluster that has the group.")
-    from spark_kgroup.wire.cluster import Cluster  # here, since --help needs none of it
-
-    cluster = Cluster(
-        parse_bootstrap(bootstrap_server),
-        client_id="kgroup-assign",
-        security=security_from(command_config) if command_config else None,
-        api_timeout_ms=STARTUP_TIMEOUT_MS,
-    )
+    cluster = cluster_at(bootstrap_server, command_config, client_id="kgroup-assign")
     found = asyncio.run(_ask(cluster, group, change))
     if as_json:
         typer.echo(json.dumps(as_object(found.plan)))

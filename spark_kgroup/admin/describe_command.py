@@ -15,15 +15,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from spark_kgroup.admin.command_cluster import cluster_at
 from spark_kgroup.admin.command_config import HELP as COMMAND_CONFIG_HELP
-from spark_kgroup.admin.command_config import security_from
 from spark_kgroup.admin.consumer_groups import describe_consumers, no_such_group
 from spark_kgroup.admin.tables import add_row, table, write
-from spark_kgroup.limits import STARTUP_TIMEOUT_MS, TOPIC_PATIENCE_MS
+from spark_kgroup.limits import TOPIC_PATIENCE_MS
 from spark_kgroup.model import DescribedGroup, DescribedMember, TopicPartition
 from spark_kgroup.peer_words import printable
 from spark_kgroup.seat_note import SeatNote
-from spark_kgroup.wire.address import parse_bootstrap
 
 if TYPE_CHECKING:
     from spark_kgroup.wire.cluster import Cluster
@@ -91,14 +90,7 @@ def describe(
     Executor, host, warm and since are as of the seat's last commit. "-" means unknown, as for members of other
     applications.
     """
-    from spark_kgroup.wire.cluster import Cluster  # here, since --help needs none of it
-
-    cluster = Cluster(
-        parse_bootstrap(bootstrap_server),
-        client_id="kgroup-describe",
-        security=security_from(command_config) if command_config else None,
-        api_timeout_ms=STARTUP_TIMEOUT_MS,
-    )
+    cluster = cluster_at(bootstrap_server, command_config, client_id="kgroup-describe")
     found = asyncio.run(_ask(cluster, group))
     if as_json:
         typer.echo(json.dumps(as_object(found)))

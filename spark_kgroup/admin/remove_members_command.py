@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spark_kgroup.admin.command_cluster import cluster_at
 from spark_kgroup.admin.command_config import HELP as COMMAND_CONFIG_HELP
-from spark_kgroup.admin.command_config import security_from
 from spark_kgroup.admin.command_output import say
 from spark_kgroup.admin.consumer_groups import describe_consumers, no_such_group
 from spark_kgroup.errors import OptionError
-from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import DescribedMember, ErrorCode, MemberIdentity
 from spark_kgroup.peer_words import printable
-from spark_kgroup.wire.address import parse_bootstrap
 
 if TYPE_CHECKING:
     from spark_kgroup.wire.cluster import Cluster
@@ -79,14 +77,7 @@ def remove_members(
     wanted = _names(instance_id or [])
     if bool(wanted) == everybody:
         raise OptionError("Which members? Give either --instance-id, once or several times, or --all.")
-    from spark_kgroup.wire.cluster import Cluster  # here, since --help needs none of it
-
-    cluster = Cluster(
-        parse_bootstrap(bootstrap_server),
-        client_id="kgroup-remove-members",
-        security=security_from(command_config) if command_config else None,
-        api_timeout_ms=STARTUP_TIMEOUT_MS,
-    )
+    cluster = cluster_at(bootstrap_server, command_config, client_id="kgroup-remove-members")
     if everybody and not yes:
         _confirm(group)
     removal = asyncio.run(_remove(cluster, group, wanted, reason))

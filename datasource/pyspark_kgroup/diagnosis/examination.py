@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark_kgroup.diagnosis.findings import Facts, Finding, Verdict, findings
 from pyspark_kgroup.diagnosis.host_facts import look
 from pyspark_kgroup.diagnosis.meeting import Meeting, Place, reach
+from pyspark_kgroup.options.cluster import cluster_of
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.options.read_options import ReadOptions
-from pyspark_kgroup.options.security import driver_settings
 from spark_kgroup.errors import KgroupError
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
-from spark_kgroup.wire.address import Address, parse_bootstrap
-from spark_kgroup.wire.cluster import Cluster
-from spark_kgroup.wire.security.secured import load_security
+from spark_kgroup.wire.address import Address
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,13 +87,7 @@ def _advertised(options: ReadOptions) -> list[Address]:
     """The addresses that brokers advertise, as this process hears them."""
 
     async def ask() -> list[Address]:
-        cluster = Cluster(
-            parse_bootstrap(options.bootstrap_servers),
-            client_id=options.client_id,
-            security=load_security(driver_settings(options.security)),
-            request_timeout_ms=options.request_timeout_ms,
-            api_timeout_ms=options.api_timeout_ms,
-        )
+        cluster = cluster_of(options)
         try:
             await cluster.metadata((), timeout_ms=STARTUP_TIMEOUT_MS)
             return sorted(dict.fromkeys(cluster.brokers.nodes.values()))

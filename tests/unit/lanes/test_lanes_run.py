@@ -44,16 +44,25 @@ def say(text):
 """The function by which a lane's program writes its events."""
 
 
+WAITS = """
+import pathlib, time
+def wait_for_file(path):
+    ends_at_s = time.monotonic() + 30
+    while not pathlib.Path(path).exists():
+        assert time.monotonic() < ends_at_s, f"waited 30 s in vain for {path}"
+        time.sleep(0.01)
+"""
+"""The function by which a lane's program waits for another lane. A run that starts no other lane fails by its bound."""
+
+
 def events(*of_them: dict[str, object]) -> str:
     return SAYS + "".join(f"say({json.dumps(json.dumps(each))})\n" for each in of_them)
 
 
 def test_lanes_run_at_once_as_far_as_there_is_room(make_run: MakeRun, tmp_path: Path) -> None:
-    meet = f"""
-import pathlib, time
+    meet = f"""{WAITS}
 pathlib.Path({str(tmp_path)!r}, "NAME").touch()
-while not pathlib.Path({str(tmp_path)!r}, "OTHER").exists():
-    time.sleep(0.01)
+wait_for_file({str(tmp_path)!r} + "/OTHER")
 """
     one, other = meet.replace("NAME", "x").replace("OTHER", "y"), meet.replace("NAME", "y").replace("OTHER", "x")
     run = make_run(one=one, other=other, third="import sys; print('third')")
@@ -63,11 +72,7 @@ while not pathlib.Path({str(tmp_path)!r}, "OTHER").exists():
 
 
 def test_a_lane_in_the_background_needs_no_room_and_has_the_lowest_priority(make_run: MakeRun, tmp_path: Path) -> None:
-    waits = f"""
-import pathlib, time
-while not pathlib.Path({str(tmp_path)!r}, "done").exists():
-    time.sleep(0.01)
-"""
+    waits = f"{WAITS}\nwait_for_file({str(tmp_path / 'done')!r})"
     tells = f"""
 import os, pathlib
 print(os.nice(0))
@@ -97,11 +102,7 @@ time.sleep(600)
         {"event": "ended", "test": "t.py::a", "passed": True},
         {"event": "failed", "test": "t.py::b", "how": "assert 1 == 2"},
     )
-    waits = f"""
-import pathlib, time
-while not pathlib.Path({str(tmp_path / "child")!r}).exists():
-    time.sleep(0.01)
-"""
+    waits = f"{WAITS}\nwait_for_file({str(tmp_path / 'child')!r})"
     run = make_run(leaves=leaves, fails=f"{waits}\n{fails}\ntime.sleep(600)")
     began_at_s = time.monotonic()
     run.run()

@@ -19,8 +19,8 @@ from pyspark_kgroup.offsets.data_loss import LogRange, out_of_log, warnings_of
 from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
 from pyspark_kgroup.offsets.pieces import OffsetInterval, pieces
 from pyspark_kgroup.options.batch_options import BatchOptions
+from pyspark_kgroup.options.cluster import cluster_of
 from pyspark_kgroup.options.offset_bound import LATEST, OffsetBound, check_order, warnings_of_seconds
-from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.options.values import join
 from pyspark_kgroup.shared.tickets import Mode, SeatRanges, TicketPayload
 from spark_kgroup.errors import OptionError, RequestTimedOut, UnknownTopic, WireError
@@ -28,9 +28,7 @@ from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import ErrorCode, TopicDescription, TopicPartition
 from spark_kgroup.peer_words import listed
 from spark_kgroup.wire import messages
-from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.cluster import Cluster
-from spark_kgroup.wire.security.secured import load_security
 
 log = logging.getLogger(__name__)
 
@@ -48,13 +46,7 @@ def plan_batch(options: BatchOptions) -> list[TicketPayload]:
 
 
 async def _plan(options: BatchOptions) -> list[TicketPayload]:
-    cluster = Cluster(
-        parse_bootstrap(options.bootstrap_servers),
-        client_id=options.client_id,
-        security=load_security(driver_settings(options.security)),
-        request_timeout_ms=options.request_timeout_ms,
-        api_timeout_ms=options.api_timeout_ms,
-    )
+    cluster = cluster_of(options)
     try:
         read = _BatchRead(cluster, options)
         return await read.plan()

@@ -87,6 +87,18 @@ class RegistryClient:
         """A connection that has shown the key. Raises as `channel.connect`."""
         return connect((self._host, self._port), self._key)
 
+    def serves_query(self) -> bool:
+        """Whether the registry answers, and is this query's still.
+
+        If not, the query has ended, or a firewall keeps this executor from the driver. The driver warns of the latter
+        (`Requests`), and so does `RegistryUnreachable`.
+        """
+        try:
+            self._greet(self.connect()).close()
+        except (ChannelEnded, KeyRefused):
+            return False
+        return True
+
     def ask_sidecar_at_home(self, home: SidecarAddress, ticket: TicketPayload) -> tuple[ReadFromServer, Channel] | None:
         """Ask the sidecar at a seat's home, on another executor, to serve a ticket's ranges. None if it does not."""
         if self._failures.has(_mark_name(home)):
@@ -119,16 +131,20 @@ class RegistryClient:
 
     def _bind(self, way: SidecarAddress | None, ticket: TicketPayload) -> tuple[RegistryAnswer, Channel]:
         """Ask by one way. Raises ChannelEnded and KeyRefused."""
-        channel = self.connect() if way is None else connect((way.host, way.port), self._key, way.server)
-        hello = Hello(query=self._query, executor=self._asking, sidecar=False)
-        if not isinstance(channel.ask(hello, _ANSWER_S), Welcome):
-            channel.close()
-            raise ChannelEnded("Another query is asked there by now.")
+        channel = self._greet(self.connect() if way is None else connect((way.host, way.port), self._key, way.server))
         answer = channel.ask(Bind(scan=ticket.scan_id, ticket=ticket.ticket, executor=self._asking), _ANSWER_S)
         if not isinstance(answer, RegistryAnswer):
             channel.close()
             raise ChannelEnded("The registry does not answer with the ranges of a ticket.")
         return answer, channel
+
+    def _greet(self, channel: Channel) -> Channel:
+        """The channel, on which requests of the query are answered. Raises ChannelEnded if they are not."""
+        hello = Hello(query=self._query, executor=self._asking, sidecar=False)
+        if not isinstance(channel.ask(hello, _ANSWER_S), Welcome):
+            channel.close()
+            raise ChannelEnded("Another query is asked there by now.")
+        return channel
 
 
 def _mark_name(way: SidecarAddress | None) -> str:

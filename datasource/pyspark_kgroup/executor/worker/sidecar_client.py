@@ -46,6 +46,10 @@ class SidecarUnavailable(Exception):
     """This executor cannot have a sidecar, or its sidecar cannot be reached: its workers read directly."""
 
 
+class SidecarGivenUp(SidecarUnavailable):
+    """None could be started for the query a while ago. The worker that tried has warned of it, if there was need."""
+
+
 class SidecarMissing(Exception):
     """This executor has no sidecar yet, or one that does not serve the query yet. No read waits for `SidecarStart`."""
 
@@ -64,7 +68,8 @@ class SidecarClient:
 
         Raises:
             SidecarMissing: there is none that answers and serves the query. `SidecarStart` sees to it.
-            SidecarUnavailable: there can be none here, or none could be started a while ago.
+            SidecarUnavailable: there can be none here.
+            SidecarGivenUp: none could be started a while ago.
             ChannelEnded: neither it nor its successor has answered.
         """
         self.require_place()
@@ -140,5 +145,5 @@ class SidecarClient:
 
     def _missing(self) -> Exception:
         if self._query.failures.has(NO_SIDECAR):
-            return SidecarUnavailable("It could not be started a while ago.")
+            return SidecarGivenUp("It could not be started a while ago.")
         return SidecarMissing()

@@ -6,6 +6,7 @@ Runs on: executor, in Spark's Python workers.
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import socket
 import subprocess
@@ -27,6 +28,8 @@ from pyspark_kgroup.shared.channel import Channel
 from pyspark_kgroup.shared.messages import AddQuery, CannotStart, QueryMessage, Ready, SidecarParameters
 from pyspark_kgroup.shared.tickets import Executor
 
+log = logging.getLogger(__name__)
+
 _REUSED: Final = "SPARK_REUSE_WORKER"
 """Set by Spark for workers that live on after their tasks (PythonWorkerFactory, `spark.python.worker.reuse`)."""
 
@@ -38,7 +41,7 @@ class SidecarStart:
         query: the query on this executor.
         registry: of the query. A sidecar needs a connection to it.
         sidecar: by which a sidecar is found that is there already.
-        on_failure: is told, in a thread of its own, why no sidecar can be had here.
+        on_failure: is told, in a thread of its own, why no sidecar can be had here for a query that goes on.
     """
 
     def __init__(
@@ -85,7 +88,11 @@ class SidecarStart:
         try:
             self.start(self._handed_over.set)
         except SidecarUnavailable as why:
-            self._on_failure(why)
+            # A short query may be over before its sidecar has started, which is nothing to mend.
+            if self._registry.serves_query():
+                self._on_failure(why)
+            else:
+                log.debug("no sidecar, and no registry of its query: %s", why)
         finally:
             self._handed_over.set()
 

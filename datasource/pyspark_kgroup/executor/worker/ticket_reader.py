@@ -27,6 +27,7 @@ from pyspark_kgroup.executor.worker.registry_client import RegistryAnswer, Regis
 from pyspark_kgroup.executor.worker.sidecar_client import (
     SidecarAnswer,
     SidecarClient,
+    SidecarGivenUp,
     SidecarMissing,
     SidecarUnavailable,
 )
@@ -173,10 +174,10 @@ class TicketReader:
             return self._sidecar.request(ticket)
         except SidecarMissing:
             missing = True
+        except (SidecarGivenUp, ChannelEnded) as problem:
+            log.debug("no sidecar answers: %s", problem)
         except SidecarUnavailable as why:
             self._warn_once(_NO_SIDECAR, why)
-        except ChannelEnded as ended:
-            log.debug("the sidecar has gone: %s", ended)
         try:
             answered = self._registry.bind(ticket)
         except RegistryUnreachable as problem:

@@ -116,6 +116,7 @@ def test_a_home_whose_sidecar_has_never_read_leaves_it_to_the_worker(
     query: Query, home: Executor, guest: Executor, address: SidecarAddress
 ) -> None:
     """It has no settings to read with: they do not travel over the network, since they may hold secrets."""
+    wait_for(lambda: counted(query) == (1, 0, 0), "the first read to be counted, which the killed sidecar reports")
     (pid,) = sidecars_of(query, home)
     kill(pid)
     wait_for(lambda: not query.registry.sidecars(), "the end of the sidecar to be noticed")

@@ -3,6 +3,7 @@
 A sidecar's Python waits behind a gate here, so that the events before it listens are known.
 """
 
+import logging
 import os
 import pickle
 import subprocess
@@ -81,6 +82,19 @@ def executor() -> Iterator[Executor]:
 def query() -> Iterator[Query]:
     with Query("127.0.0.1:1", "t", {"seat-0": [0]}, leaders=lambda *_: {}) as query:
         yield query
+
+
+def await_end_of_start() -> None:
+    wait_for(
+        lambda: not any(thread.name == "kgroup sidecar start" for thread in threading.enumerate()),
+        "the thread that starts a sidecar to end",
+        30,
+    )
+
+
+def warnings_of_no_sidecar(caplog: pytest.LogCaptureFixture) -> list[str]:
+    said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    return [text for text in said if "No sidecar" in text]
 
 
 def read(worker: Worker, ticket: TicketPayload) -> None:
@@ -193,7 +207,11 @@ def test_after_a_sidecar_was_killed_the_next_read_goes_on_directly_and_starts_an
 
 
 def test_a_sidecar_that_does_not_listen_in_time_is_tried_again_after_the_retry_time(
-    query: Query, executor: Executor, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    query: Query,
+    executor: Executor,
+    gate: Gate,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(sidecar_start_module, "SIDECAR_START_MS", 200)
     worker, mark = Worker(executor), query.place(executor).folder / f"no-sidecar-{query.registry.query}"
@@ -201,6 +219,9 @@ def test_a_sidecar_that_does_not_listen_in_time_is_tried_again_after_the_retry_t
     wait_for(mark.exists, "the start to be given up", 30)
     read(Worker(executor), query.plan(NO_RECORDS)[0])
     assert gate.starts() == 1
+    await_end_of_start()
+    (warning,) = warnings_of_no_sidecar(caplog)  # the worker that tried has said why, and the others need not
+    assert "It did not start: " in warning
     let_retry_time_pass(query.place(executor))
     monkeypatch.undo()
     monkeypatch.setattr(sys, "executable", str(gate.python))
@@ -208,6 +229,38 @@ def test_a_sidecar_that_does_not_listen_in_time_is_tried_again_after_the_retry_t
     read(Worker(executor), query.plan(NO_RECORDS)[0])
     await_sidecar(query, executor)
     assert gate.starts() == 2
+
+
+def test_a_query_that_ends_before_a_sidecar_is_started_for_it_warns_of_none(
+    query: Query,
+    executor: Executor,
+    gate: Gate,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """1. A task finds no sidecar. 2. The query ends while it reads. 3. The worker finds no registry for a sidecar."""
+    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
+    monkeypatch.setattr(sidecar_start_module, "SIDECAR_START_AFTER_MS", 60_000)
+    monkeypatch.setattr(ticket_reader, "_read_from_brokers", lambda *_: iter(BATCHES))
+    reading = Worker(executor).read(query.plan(NO_RECORDS)[0])
+    next(reading)
+    query.server.close()
+    assert len(list(reading)) == len(BATCHES) - 1
+    await_end_of_start()
+    assert gate.starts() == 0
+    assert warnings_of_no_sidecar(caplog) == []
+
+
+def test_a_query_that_ends_while_its_sidecar_starts_warns_of_none(
+    query: Query, executor: Executor, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    """1. A worker starts a sidecar. 2. The query ends. 3. The sidecar hears no welcome, and tells the worker."""
+    read(Worker(executor), query.plan(NO_RECORDS)[0])
+    wait_for(lambda: gate.starts() == 1, "a sidecar to be started", 30)
+    query.server.close()
+    gate.open()
+    await_end_of_start()
+    assert warnings_of_no_sidecar(caplog) == []
 
 
 def test_a_sidecar_listens_though_the_worker_that_started_it_ends_with_its_read(
