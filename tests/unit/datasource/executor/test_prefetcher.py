@@ -1,6 +1,5 @@
 """A seat server's fetches ahead over connections of its own, and when it leaves them to librdkafka."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from ctypes import CDLL
 from typing import Any
@@ -416,14 +415,13 @@ def test_records_before_an_answer_that_is_left_to_librdkafka_are_in_the_span(sea
     assert seat.ahead.next_offset(P0) == 20
 
 
-def test_a_topic_that_is_gone_is_a_verdict_since_librdkafka_would_read_its_successor(
+def test_a_topic_whose_id_its_leader_does_not_know_is_left_to_the_worker(
     seat: Seat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker reads on by itself then, and knows `failOnDataLoss`."""
+    """The worker asks other brokers whether it is gone, and knows `failOnDataLoss`."""
     monkeypatch.setattr(fetched_log, "FETCH_TROUBLE_MS", 0)
     with FetchBroker(answering(lambda n, at: partition(n, error=100) if at >= 20 else log(at))) as broker:
         seat.begin(broker.leader(), P0)
         refused = fetch_until_refused(seat, 30)
-    assert isinstance(refused, fetched_log.Verdict)
-    assert re.match(r"Offsets 20 on of t-0 .+ does not exist any more", refused.reason)
+    assert isinstance(refused, fetched_log.UnknownTopicId)
     assert seat.ahead.next_offset(P0) == 20

@@ -272,28 +272,17 @@ def losing(error: int) -> Callable[[int, int], Any]:
     return lambda n, at: log(n, at) if n or at < 20 else partition(n, error=error)
 
 
-def test_a_topic_that_is_gone_in_the_midst_is_an_error_that_names_the_lost_offsets(
+def test_a_topic_whose_id_is_unknown_in_the_midst_is_left_to_librdkafka_there_and_other_topics_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fetched_log, "FETCH_TROUBLE_MS", 0)
     with FetchBroker(answering(losing(100))) as broker:
         ranges = [OffsetRange("t", n, 0, 50, broker.leader()) for n in range(2)]
-        with pytest.raises(DataLoss, match=r"Offsets 20 to 49 of t-0 .+does not exist any more.+failOnDataLoss=false"):
-            drained(ranges)
-
-
-def test_a_topic_that_is_gone_in_the_midst_is_left_out_with_a_warning_and_other_topics_are_read(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(fetched_log, "FETCH_TROUBLE_MS", 0)
-    with FetchBroker(answering(losing(100))) as broker:
-        ranges = [OffsetRange("t", n, 0, 50, broker.leader()) for n in range(2)]
-        batches, left = drained(ranges, replace(settings(), fail_on_data_loss=False))
+        batches, left = drained_with_reasons(ranges)
         wait_for(lambda: broker.fake.open_connections == 0, "the end of both connections")
-    assert (rows(batches), left) == ({0: list(range(20)), 1: list(range(50))}, ())
-    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert warning.startswith("Data loss: Offsets 20 to 49 of t-0 were still to be read")
-    assert warning.endswith("Skipping to offset 50.")
+    assert rows(batches) == {0: list(range(20)), 1: list(range(50))}
+    assert left.ranges == (ranges[0]._replace(start_offset=20),)
+    assert isinstance(left.reasons[TopicPartition("t", 0)], fetched_log.UnknownTopicId)
 
 
 @pytest.mark.parametrize("fail", [True, False])
