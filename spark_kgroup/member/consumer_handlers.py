@@ -94,7 +94,8 @@ class ConsumerHandlers(StateMachine[ConsumerMemberConfig, State, _Timer]):
         self._new_id = new_id
         self._own_ids = deque([first_id], maxlen=_OWN_IDS_MAX)
         """The newest ids that this process made. A coordinator without followers shows the last holder it could write,
-        which may be an earlier one of these."""
+        which may be an earlier one of these, or the one of the last membership."""
+        self._seated_id = ""
         self._interval_ms = config.heartbeat_interval_ms
         self._awaited: ConsumerHeartbeatRequest | None = None
         self._full = True
@@ -207,6 +208,7 @@ class ConsumerHandlers(StateMachine[ConsumerMemberConfig, State, _Timer]):
     def _enter_group(self, event: ConsumerHeartbeatResponse, now_ms: int) -> Effects:
         # Also if the answer came too late: the group had us in the seat, so another member in it from now on fences us.
         self._was_member, self._releases = True, 0
+        self._seated_id = self.identity.member_id
         if self._asked_at_ms + self.config.session_timeout_ms <= now_ms:
             # We were stopped for a session while the answer lay here: its partitions may be other members' by now.
             return self._back_off(now_ms)
@@ -274,7 +276,7 @@ class ConsumerHandlers(StateMachine[ConsumerMemberConfig, State, _Timer]):
             # The wait bounds how often a coordinator is asked that refuses the seat and shows no member in it.
             self._become(State.JOINING)
             return self._back_off(now_ms)
-        if self._was_member and event.member_id not in self._own_ids:
+        if self._was_member and event.member_id not in (*self._own_ids, self._seated_id):
             return self._fail(self._fencing())
         return self._release(event.member_id, now_ms)
 

@@ -164,7 +164,9 @@ class Query:
             boundary = self._join(end)  # a replay begins here
             reads = seat_reads(boundary, self._options, start, end)
             self._last_batch = len(reads.pieces), monotonic_ms()
-            return make_tickets(batch, reads, self._options, self._executors, end.cluster)
+            return make_tickets(
+                batch, reads, self._options, self._executors, end.cluster or self._cluster_to_remember()
+            )
 
     def _join(self, planned: Checkpoint) -> Boundary:
         """The boundary of this query, its seats in (or on their way into) the group.

@@ -18,11 +18,12 @@ import logging
 import math
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
@@ -33,7 +34,7 @@ from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka, Malforme
 from pyspark_kgroup.executor.native.fetched_log import UnknownTopicId
 from pyspark_kgroup.executor.read.consumer_security import credential_files, is_refusal, usable_here
 from pyspark_kgroup.executor.read.records import record_batch
-from pyspark_kgroup.executor.read.topic_ids import TopicIds, check_cluster
+from pyspark_kgroup.executor.read.topic_ids import AnotherCluster, TopicIds, check_cluster
 from pyspark_kgroup.limits import (
     ARROW_BATCH_BYTES_MAX,
     ARROW_BATCH_ROWS_MAX,
@@ -45,10 +46,13 @@ from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, 
 from pyspark_kgroup.shared.arrow import before, last_offsets, rebatch
 from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, KgroupError, OptionError, WireError
-from spark_kgroup.limits import AUTHENTICATION_GRACE_MS, LOOK_AGAIN_MS, TOPIC_GONE_AFTER_MS
+from spark_kgroup.limits import AUTHENTICATION_GRACE_MS, LOOK_AGAIN_MS, NAMES_LISTED_MAX, TOPIC_GONE_AFTER_MS
 from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.peer_words import listed, printable_words
 from spark_kgroup.uncollected import uncollected
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import ClusterMetadata
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +98,9 @@ begins (seen with one flipped bit)."""
 _IDLE_LOOK_S: Final = 5.0
 """How long no record may come until a log is looked at, and the time between two looks (ours): librdkafka is silent
 about a topic that it may not see."""
+
+_LOOKS_AT_ONCE: Final = 100
+"""How many logs are looked at in one round (ours): a look took 3 ms, so a round delays a poll by 0.3 s."""
 
 _LOOKS_MIN: Final = 5
 """How many looks must find a log too short or absent, however long they take (ours): each asks a broker of its own
@@ -148,14 +155,17 @@ def read_with_librdkafka(
         settings.cluster,
     )
     consumer: Consumer | None = _consumer(settings, unread)
-    while consumer is not None:
-        next_one = None
-        try:
-            consumer.assign([AssignedPartition(*partition, at) for partition, at in unread.positions().items()])
-            next_one = yield from _batches(consumer, unread, settings, ids)
-        finally:
-            consumer.close()
-        consumer = next_one
+    try:
+        while consumer is not None:
+            next_one = None
+            try:
+                consumer.assign([AssignedPartition(*partition, at) for partition, at in unread.positions().items()])
+                next_one = yield from _batches(consumer, unread, settings, ids)
+            finally:
+                consumer.close()
+            consumer = next_one
+    finally:
+        unread.tell_rest()
 
 
 def _consumer(settings: ReadSettings, unread: _Unread) -> Consumer:
@@ -208,11 +218,14 @@ def _batches(
             size += batch.nbytes
             record_bytes = 1 + batch.nbytes // batch.num_rows
         full = rows >= ARROW_BATCH_ROWS_MAX or size + record_bytes > ARROW_BATCH_BYTES_MAX
-        if pending and (full or batch is None or not unread.open):
+        # A range may be done without a row, in a later topic of the same name, too: its offsets there may be markers.
+        done = not unread.open and bool(unread.not_handed_out())
+        if done or (pending and (full or batch is None)):
             # AFTER these records came, and before Spark has them: the id of a topic that is gone never comes back.
             for topic, id_ in ids.changed({tp.topic for tp in unread.not_handed_out()}).items():
                 pending = unread.give_up(topic, ids.planned[topic], id_, pending)
-            yield from rebatch(pending)
+            if pending:
+                yield from rebatch(pending)
             unread.on_handed_out()
             pending, rows, size = [], 0, 0
             unread.resume()  # the time that Spark took for the batch is not ours
@@ -232,8 +245,7 @@ def _next_batch(consumer: Consumer, unread: _Unread, to_batch: ToBatch, records_
         batch = unread.accept([first, *rest], to_batch)
     for partition, position in unread.take_damaged().items():
         _go_on_at(consumer, partition, position)
-    for partition in unread.take_doubts():
-        _compare_with_log(consumer, unread, partition)
+    _compare_with_logs(consumer, unread)
     idle = unread.take_idle()
     if idle is not None:
         _look_at_log(consumer, unread, idle)
@@ -244,22 +256,30 @@ def _next_batch(consumer: Consumer, unread: _Unread, to_batch: ToBatch, records_
     return batch
 
 
-def _compare_with_log(consumer: Consumer, unread: _Unread, partition: TopicPartition) -> None:
-    """Ask the partition's leader for the offsets that its log has, and go on from there."""
-    try:
-        log_range = _log_range(consumer, unread, partition)
-    except KafkaException as problem:
-        unread.on_look_failed(partition, problem.args[0])
-        return
-    position = unread.compare(partition, log_range) if log_range is not None else None
-    if position is not None:
-        _go_on_at(consumer, partition, position)
+def _compare_with_logs(consumer: Consumer, unread: _Unread) -> None:
+    """Ask the leaders of the partitions in doubt for the offsets that their logs have, and go on from there."""
+    seen: dict[str, ClusterMetadata] = {}
+    for partition in unread.take_doubts():
+        try:
+            log_range = _log_range(consumer, unread, partition, seen)
+        except AnotherCluster as problem:
+            unread.on_another_cluster(partition, problem.args[0])
+            continue
+        except KafkaException as problem:
+            unread.on_look_failed(partition, problem.args[0])
+            continue
+        position = unread.compare(partition, log_range) if log_range is not None else None
+        if position is not None:
+            _go_on_at(consumer, partition, position)
 
 
 def _look_at_log(consumer: Consumer, unread: _Unread, partition: TopicPartition) -> None:
     """Look for the reason why no record of the partition comes, when librdkafka has reported none."""
     try:
-        log_range = _log_range(consumer, unread, partition)
+        log_range = _log_range(consumer, unread, partition, {})
+    except AnotherCluster as problem:
+        unread.on_another_cluster(partition, problem.args[0])
+        return
     except KafkaException as problem:
         unread.on_idle_look_failed(partition, problem.args[0])
         return
@@ -267,22 +287,36 @@ def _look_at_log(consumer: Consumer, unread: _Unread, partition: TopicPartition)
         unread.on_idle_look(partition, log_range)
 
 
-def _log_range(consumer: Consumer, unread: _Unread, partition: TopicPartition) -> LogRange | None:
+def _log_range(
+    consumer: Consumer, unread: _Unread, partition: TopicPartition, seen: dict[str, ClusterMetadata]
+) -> LogRange | None:
     """The offsets that the partition's log has, or None after `unread` was told that a broker does not know it.
 
+    `seen` is what brokers have said of topics in this round of looks: an answer has all partitions of its topic.
+
     Raises:
+        AnotherCluster: the broker belongs to another cluster.
         KafkaException: brokers did not tell it.
     """
     # First whether it is there: librdkafka answers the second question with a timeout where no broker knows it.
-    seen = consumer.list_topics(partition.topic, _LOG_LOOK_S)
-    check_cluster(seen, unread.cluster)
-    topic = seen.topics[partition.topic]
+    if partition.topic not in seen:
+        seen[partition.topic] = _described(consumer, partition.topic)
+    described = seen[partition.topic]
+    check_cluster(described, unread.cluster)
+    topic = described.topics[partition.topic]
     if topic.error is not None and topic.error.code() not in _UNKNOWN:
         raise KafkaException(topic.error)
     if topic.error is not None or partition.partition not in topic.partitions:
-        unread.on_unknown(partition, seen.orig_broker_id, len(seen.brokers))
+        unread.on_unknown(partition, described.orig_broker_id, len(described.brokers))
         return None
     return LogRange(*consumer.get_watermark_offsets(AssignedPartition(*partition), _LOG_LOOK_S))
+
+
+def _described(consumer: Consumer, topic: str) -> ClusterMetadata:
+    described: ClusterMetadata = consumer.list_topics(topic, _LOG_LOOK_S)
+    if described.orig_broker_id < 0:  # librdkafka may not know yet which broker is at the other end of a connection
+        described = consumer.list_topics(topic, _LOG_LOOK_S)
+    return described
 
 
 def _go_on_at(consumer: Consumer, partition: TopicPartition, position: int) -> None:
@@ -331,13 +365,11 @@ class _Contradiction:
     """Brokers say that a log does not go on at the position up to which it was read.
 
     Attributes:
-        bound_ms: after how long that is a loss: other signs have other bounds.
         since_s: when the first broker said so.
         looks: how many answers have.
         brokers: the node ids of those that did, as far as they are known.
     """
 
-    bound_ms: int
     since_s: float
     looks: int = 0
     brokers: set[int] = field(default_factory=set)
@@ -376,8 +408,11 @@ class _Unread:
         self._stopped: set[TopicPartition] = set()
         self._damaged: set[TopicPartition] = set()
         self._read_at: dict[TopicPartition, tuple[int, int]] = {}  # position, and how often it was damaged
-        self._contradicted: dict[TopicPartition, _Contradiction] = {}
-        self._ask_anew_at_s = 0.0
+        self._contradicted: dict[TopicPartition, dict[int, _Contradiction]] = {}  # by the bound of the sign
+        self._misled: set[TopicPartition] = set()  # the answers about them were of no use
+        self._looked_at_s: dict[TopicPartition, float] = {}
+        self._told = Counter[str]()
+        self._ask_anew_at_s = math.inf
         self._turn = 0
         self.resume()
         # Both readers have one deadline, so this one has only the time that the native reader left.
@@ -390,6 +425,7 @@ class _Unread:
         self._warns_at_s: float | None = self._clock_s() + READ_SILENCE_WARNED_MS / 1000
         self._refused_at_s: float | None = None
         self._look_at_s = self._clock_s() + _IDLE_LOOK_S
+        self._elsewhere = ""  # that a broker of another cluster has answered
         self._looks: dict[TopicPartition, str] = {}  # the ranges of logs from which no record comes
 
     def positions(self) -> dict[TopicPartition, int]:
@@ -426,10 +462,11 @@ class _Unread:
         Certificates have changed here, while a broker and the consumer refuse each other. Or a log ends below its
         position, or is absent, and another broker is to say who leads it.
         """
-        if self._contradicted and self._clock_s() >= self._ask_anew_at_s:
+        if (self._contradicted or self._misled) and self._clock_s() >= self._ask_anew_at_s:
             # One consumer for each look that is answered: a broker that is silent must not end reads of other logs.
             self._ask_anew_at_s = math.inf
-            self._doubts |= self._contradicted.keys()
+            self._doubts |= self._contradicted.keys() | self._misled
+            self._misled.clear()
             return True
         return self._refused_at_s is not None and self.files.take_change()
 
@@ -501,6 +538,7 @@ class _Unread:
                 self._positions[partition] = position
                 self._reasons.pop(partition, None)  # it was about records that are read by now
                 self._contradicted.pop(partition, None)
+                self._misled.discard(partition)
                 self.resume()
             if position >= self._ends[partition]:
                 self.open.pop(partition, None)
@@ -576,7 +614,9 @@ class _Unread:
             return None
         self._look_at_s = self._clock_s() + _IDLE_LOOK_S
         self._turn += 1
-        return list(self.open)[self._turn % len(self.open)]
+        chosen = list(self.open)[self._turn % len(self.open)]
+        # A log that is asked for once a second anyway: one broker's answer must not count twice.
+        return None if chosen in self._contradicted or chosen in self._misled else chosen
 
     def on_idle_look_failed(self, partition: TopicPartition, error: KafkaError) -> None:
         """The log could not be looked at. One answer does not decide whether it is gone."""
@@ -595,19 +635,47 @@ class _Unread:
         self._looks[partition] = str(log_range)
 
     def take_doubts(self) -> list[TopicPartition]:
-        """The partitions to be compared with their logs. Each is named once for each sign of a loss."""
-        taken, self._doubts = [partition for partition in self._doubts if partition in self.open], set()
+        """The partitions to be compared with their logs: each once for a sign of a loss, and once a second at most."""
+        now_s = self._clock_s()
+        again_s = now_s - LOOK_AGAIN_MS / 1000
+        self._doubts &= self.open.keys()
+        # Those are looked at by the next consumer.
+        left = self._contradicted.keys() | self._misled if self._ask_anew_at_s < math.inf else set()
+        due = [each for each in self._doubts - left if self._looked_at_s.get(each, -math.inf) <= again_s]
+        # A few at a time: records of other partitions are polled for between two rounds.
+        taken = due[:_LOOKS_AT_ONCE]
+        self._doubts.difference_update(taken)
+        self._looked_at_s.update(dict.fromkeys(taken, now_s))
         return taken
 
     def on_look_failed(self, partition: TopicPartition, error: KafkaError) -> None:
-        """The log could not be looked at, and is looked at again.
+        """The log could not be looked at, and is looked at again: with another consumer, if a leader denied it.
 
         Raises:
             KgroupError: this user may not see it, or no record has come for too long.
         """
-        self._doubts.add(partition)
+        if error.code() in _UNKNOWN:
+            self._ask_anew(partition)
+        else:
+            self._doubts.add(partition)
         self.on_error(error, partition)
         self._check(waiting=True)
+
+    def on_another_cluster(self, partition: TopicPartition, error: KafkaError) -> None:
+        """A broker of another cluster answered a look: another consumer is to find one of the driver's cluster.
+
+        Raises:
+            WireError: no record has come for too long.
+        """
+        self._ask_anew(partition)
+        if not self._elsewhere:
+            log.warning("%s", error.str())
+        self._elsewhere = error.str()
+        self._check(waiting=True)
+
+    def _ask_anew(self, partition: TopicPartition) -> None:
+        self._misled.add(partition)
+        self._ask_anew_at_s = self._clock_s() + LOOK_AGAIN_MS / 1000
 
     def on_unknown(self, partition: TopicPartition, broker: int, of: int) -> None:
         """A broker does not know the partition. One answer does not decide whether it is gone.
@@ -660,29 +728,37 @@ class _Unread:
     def _contradict(self, partition: TopicPartition, said: LogRange | str, bound_ms: int) -> _Contradiction:
         """A broker says that the log does not go on at the position, for which it is asked for `bound_ms` at most."""
         now_s = self._clock_s()
-        so_far = self._contradicted.get(partition)
-        if so_far is None:
+        # Each sign has a time of its own: one broker's word is not a witness of what another one says.
+        signs = self._contradicted.setdefault(partition, {})
+        if bound_ms not in signs:
             # Else a query with a small default.api.timeout.ms would fail at each start, without a word of the loss.
             self._deadline_s = max(self._deadline_s, now_s + bound_ms / 1000 + 2 * _LOG_LOOK_S)
-            log.warning(
-                "%s is to be read from offset %d to %d, but %s: asking again for %d s before that is a loss.",
-                partition,
-                self._positions[partition],
-                self._ends[partition] - 1,
-                said,
-                bound_ms // 1000,
+            self._warn(
+                "asking again",
+                f"{partition} is to be read from offset {self._positions[partition]} to {self._ends[partition] - 1}, "
+                f"but {said}: asking again for {bound_ms // 1000} s at most before that is a loss.",
             )
         self._ask_anew_at_s = now_s + LOOK_AGAIN_MS / 1000
-        # Each sign has a time of its own: one broker's word is not a witness of what another one says.
-        if so_far is None or so_far.bound_ms != bound_ms:
-            so_far = self._contradicted[partition] = _Contradiction(bound_ms, now_s)
-        so_far.looks += 1
-        return so_far
+        sign = signs.setdefault(bound_ms, _Contradiction(now_s))
+        sign.looks += 1
+        return sign
+
+    def _warn(self, kind: str, text: str) -> None:
+        """Warn of one partition, unless as many had such a warning as are listed: a topic may have 10,000 of them."""
+        self._told[kind] += 1
+        if self._told[kind] <= NAMES_LISTED_MAX:
+            log.warning("%s", text)
+
+    def tell_rest(self) -> None:
+        """Say of how many partitions no warning was given, at the end of the read."""
+        for kind, count in self._told.items():
+            if count > NAMES_LISTED_MAX:
+                log.warning("%s: the same of %d more partitions.", kind.capitalize(), count - NAMES_LISTED_MAX)
 
     def _skip_loss(self, loss: Loss, goes_on_at: int) -> None:
         if self._fail_on_data_loss:
             raise DataLoss(f"{loss} {WAYS_OUT}")
-        log.warning("Data loss: %s Skipping to offset %d.", loss, goes_on_at)
+        self._warn("data loss", f"Data loss: {loss} Skipping to offset {goes_on_at}.")
         self._advance({loss.partition: goes_on_at})
 
     def _refusal(self, lasted_s: float) -> str:
@@ -725,6 +801,7 @@ class _Unread:
             [f"{partition} (at {self._positions[partition]} of {r.end_offset})" for partition, r in self.open.items()]
         )
         last = f" librdkafka said last: {self._last_error}." if self._last_error else ""
+        last += f" {self._elsewhere}" if self._elsewhere else ""
         return f"{left}.{self._native_reasons()}{last}"
 
     def _native_reasons(self) -> str:

@@ -91,6 +91,8 @@ class TopicIds:
             try:
                 return self._ask(topics)
             except KafkaException as problem:
+                if isinstance(problem, AnotherCluster):
+                    self._client = None  # a client stays at the cluster that it has reached
                 error: KafkaError = problem.args[0]
                 if self._clock_s() > deadline_s:
                     raise WireError(
@@ -104,7 +106,8 @@ class TopicIds:
         if self._client is None:
             from confluent_kafka.admin import AdminClient  # 14 modules, which a read without a record does not need
 
-            self._client = AdminClient({**usable_here(self._config), "log_level": _LOG_LEVEL}, logger=log)
+            config = {**usable_here(self._config), "log_level": _LOG_LEVEL, "allow.auto.create.topics": False}
+            self._client = AdminClient(config, logger=log)
         found = {}
         asked = self._client.describe_topics(TopicCollection(topics), request_timeout=_ASKED_FOR_S)
         for topic, answer in asked.items():
@@ -123,11 +126,15 @@ class TopicIds:
         return ids
 
 
+class AnotherCluster(KafkaException):
+    """The answer is of a broker of another cluster than the driver's."""
+
+
 def check_cluster(seen: ClusterMetadata, ours: str) -> None:
     """Refuse the answer of a broker of another cluster than the driver's, whose id is `ours`, or "" if not known.
 
     Raises:
-        KafkaException: it is one. The addresses may be given back, so brokers are to be asked again.
+        AnotherCluster: it is one. The addresses may be given back, so brokers are to be asked again.
     """
     if not (seen.cluster_id and ours) or seen.cluster_id == ours:
         return
@@ -136,7 +143,7 @@ def check_cluster(seen: ClusterMetadata, ours: str) -> None:
         f"driver's is {printable_words(ours)}), and its answers are not used. Names in `kafka.bootstrap.servers` or in "
         "brokers' advertised.listeners lead elsewhere here than at the driver, or belong to another cluster by now."
     )
-    raise KafkaException(KafkaError(KafkaError._STATE, text))
+    raise AnotherCluster(KafkaError(KafkaError._STATE, text))
 
 
 def _hex(id_: Uuid) -> str:

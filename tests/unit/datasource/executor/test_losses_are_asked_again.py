@@ -2,10 +2,11 @@
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -16,6 +17,7 @@ from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka
 from pyspark_kgroup.executor.native.fetched_log import UnknownTopicId
 from pyspark_kgroup.executor.read import range_reader
 from pyspark_kgroup.executor.read.range_reader import read_with_librdkafka
+from pyspark_kgroup.executor.read.topic_ids import TopicIds
 from pyspark_kgroup.limits import END_BELOW_MS, UNKNOWN_FOR_MS
 from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.errors import WireError
@@ -31,6 +33,7 @@ class Log:
     end: int
     there: bool = True
     silent: bool = False
+    markers: bool = False
     topic: bool = True
     broker: int = -1
     cluster: str = "ours"
@@ -47,7 +50,14 @@ class Cluster:
         self.consumers = 0
         self.look_takes_s = 0.0
         self.reports_after_s = 0.0
+        self.looks = 0
+        self.partitions = 1
+        self.created_anew = False
         self.reasons: dict[TopicPartition, FallbackToLibrdkafka] = {}
+
+    def ids_changed(self, topics: Iterable[str]) -> dict[str, str]:
+        """In place of `TopicIds.changed`."""
+        return dict.fromkeys(topics, "later") if self.created_anew else {}
 
     def consumer(self, config: Mapping[str, Any], **_: object) -> "OneConsumer":
         self.consumers += 1
@@ -58,9 +68,8 @@ class Cluster:
         settings = ReadSettings(
             consumer_config={}, fail_on_data_loss=fail, stall_timeout_ms=stall_timeout_ms, cluster="ours"
         )
-        reading = read_with_librdkafka(
-            [OffsetRange("t", 0, start, end)], settings, lambda: self.now_s, reasons=self.reasons
-        )
+        ranges = [OffsetRange("t", number, start, end) for number in range(self.partitions)]
+        reading = read_with_librdkafka(ranges, settings, lambda: self.now_s, reasons=self.reasons)
         return [offset for batch in reading for offset in batch["offset"].to_pylist()]
 
 
@@ -75,7 +84,7 @@ class OneConsumer:
         self._told = False
 
     def assign(self, partitions: list[AssignedPartition]) -> None:
-        ((self._position, self._told),) = [(partition.offset, False) for partition in partitions]
+        self._position, self._told = partitions[0].offset, False
 
     incremental_assign = assign
 
@@ -91,6 +100,9 @@ class OneConsumer:
             code = KafkaError._UNKNOWN_PARTITION if self._log.topic else KafkaError.UNKNOWN_TOPIC_OR_PART
             self._on_error(KafkaError(code))
             return None
+        if self._log.markers:
+            self._position = self._log.end
+            return None
         if self._log.first <= self._position < self._log.end:
             self._position += 1
             return Message(topic="t", partition=0, offset=self._position - 1, value=b"v", timestamp=(1, 1_000))
@@ -105,7 +117,6 @@ class OneConsumer:
         return [AssignedPartition(one.topic, one.partition, self._position) for one in partitions]
 
     def get_watermark_offsets(self, _: AssignedPartition, _timeout_s: float) -> tuple[int, int]:
-        self._cluster.now_s += self._cluster.look_takes_s
         if self._log.silent:
             self._cluster.now_s += 5
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
@@ -114,8 +125,11 @@ class OneConsumer:
 
     def list_topics(self, topic: str, _timeout_s: float) -> Any:
         log = self._log
+        self._cluster.looks += 1
+        self._cluster.now_s += self._cluster.look_takes_s
         error = None if log.topic else KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
-        seen = SimpleNamespace(error=error, partitions={0: None} if log.there else {})
+        there = range(self._cluster.partitions) if log.there else ()
+        seen = SimpleNamespace(error=error, partitions=dict.fromkeys(there))
         brokers = dict.fromkeys(range(self._cluster.brokers))
         return SimpleNamespace(topics={topic: seen}, orig_broker_id=log.broker, brokers=brokers, cluster_id=log.cluster)
 
@@ -126,6 +140,7 @@ class OneConsumer:
 def cluster_of(monkeypatch: pytest.MonkeyPatch, *logs: Log) -> Cluster:
     cluster = Cluster(*logs)
     monkeypatch.setattr(range_reader, "Consumer", cast("Any", cluster.consumer))
+    monkeypatch.setattr(TopicIds, "changed", lambda _, topics: cluster.ids_changed(topics))
     return cluster
 
 
@@ -238,8 +253,68 @@ def test_what_a_broker_of_another_cluster_says_of_a_log_is_no_loss(monkeypatch: 
         cluster.read(40, 60, fail=False)
 
 
-def test_one_look_that_takes_long_is_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = cluster_of(monkeypatch, CUT_OFF, CUT_OFF, CUT_OFF, WHOLE)
+def test_a_broker_of_another_cluster_is_left_for_another_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_of(monkeypatch, *[replace(CUT_OFF, cluster="theirs")] * 2, WHOLE)
+    assert cluster.read(40, 60) == list(range(40, 60))
+    assert cluster.consumers == 3
+    assert cluster.now_s - 1_000 < 5 * LOOK_AGAIN_MS / 1000
+
+
+def test_looks_in_vain_have_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader's address leads to a broker that does not know the topic, though the metadata do."""
+    denied = KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+    cluster = cluster_of(monkeypatch, replace(CUT_OFF, broker=1))
+    monkeypatch.setattr(OneConsumer, "get_watermark_offsets", Mock(side_effect=denied))
+    with pytest.raises(WireError, match="No record came for 60 s"):
+        cluster.read(40, 60, stall_timeout_ms=60_000)
+    assert cluster.looks < 80
+    assert cluster.consumers > 30, "each may reach another broker"
+
+
+def test_of_a_deleted_topic_with_many_partitions_a_few_are_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = cluster_of(monkeypatch, *unknown_to(1, 2))
+    cluster.partitions = 70
+    assert cluster.read(40, 60, fail=False) == []
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len([warning for warning in warnings if warning.startswith("Data loss: Offsets 40 to 59")]) == 20
+    assert warnings[-2:] == [
+        "Asking again: the same of 50 more partitions.",
+        "Data loss: the same of 50 more partitions.",
+    ]
+    assert len(warnings) < 45
+    assert cluster.looks < 2 * UNKNOWN_FOR_MS / LOOK_AGAIN_MS, "one for all partitions of the topic"
+
+
+@pytest.mark.parametrize("created_anew", [True, False])
+def test_a_range_without_a_row_is_not_done_in_a_later_topic(
+    monkeypatch: pytest.MonkeyPatch, created_anew: bool
+) -> None:
+    """At the planned offsets it has transaction markers, which librdkafka passes over."""
+    cluster = cluster_of(monkeypatch, replace(WHOLE, markers=True))
+    cluster.created_anew = created_anew
+    if not created_anew:
+        assert cluster.read(40, 60) == []
+        return
+    with pytest.raises(DataLoss, match=r"Offsets 40 to 59 of t-0 .* its topic is another one now"):
+        cluster.read(40, 60)
+
+
+def test_a_broker_that_is_cut_off_does_not_keep_two_others_from_being_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The topic was deleted, which the broker that is cut off does not know."""
+    first, second = unknown_to(1, 2)[:2]
+    cluster = cluster_of(monkeypatch, *[first, CUT_OFF, second] * 8)
+    with pytest.raises(DataLoss, match="the partition does not exist any more"):
+        cluster.read(40, 60, stall_timeout_ms=60_000)
+    assert cluster.now_s - 1_000 < 3 * UNKNOWN_FOR_MS / 1000
+
+
+@pytest.mark.parametrize("logs", [[CUT_OFF] * 3, unknown_to(1, 2)[:3]], ids=["a short log", "an unknown topic"])
+def test_one_look_that_takes_long_is_one_look(monkeypatch: pytest.MonkeyPatch, logs: list[Log]) -> None:
+    cluster = cluster_of(monkeypatch, *logs, WHOLE)
     cluster.look_takes_s = END_BELOW_MS / 1000
     assert cluster.read(40, 60) == list(range(40, 60))
 
