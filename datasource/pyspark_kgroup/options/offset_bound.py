@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
@@ -134,9 +133,8 @@ def warnings_of_seconds(bounds: Iterable[OffsetBound | None]) -> Iterator[str]:
         small = [place.ms for place in places if isinstance(place, AtTimestamp) and 0 < place.ms < SECONDS_BELOW]
         if bound is not None and small:
             yield (
-                f"Option {bound.option} has the timestamp {small[0]}, which is a time of "
-                f"{datetime.fromtimestamp(small[0] / 1000, UTC):%B %Y}: timestamps are in milliseconds since 1970, and "
-                "this one may be in seconds."
+                f"Option {bound.option} has the timestamp {small[0]}, which is before March 1973: timestamps are in "
+                "milliseconds since 1970, and this one may be in seconds."
             )
 
 

@@ -534,10 +534,13 @@ def test_a_limit_in_bytes_needs_the_sidecars_that_report_record_sizes() -> None:
 @pytest.mark.parametrize(
     ("options", "warned"),
     [
-        ({"startingTimestamp": "1700000000"}, ["Option startingTimestamp has the timestamp 1700000000, which is a"]),
+        (
+            {"startingTimestamp": "1700000000"},
+            ["Option startingTimestamp has the timestamp 1700000000, which is before"],
+        ),
         (
             {"endingOffsetsByTimestamp": '{"t": {"0": 1700000000000, "1": 1700000001}}'},
-            ["Option endingOffsetsByTimestamp has the timestamp 1700000001, which is a time of January 1970"],
+            ["Option endingOffsetsByTimestamp has the timestamp 1700000001, which is before March 1973"],
         ),
         ({"startingTimestamp": "1700000000000"}, []),
         ({"startingTimestamp": "0"}, []),
