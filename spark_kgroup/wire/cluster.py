@@ -569,6 +569,10 @@ class Cluster:
 
         return await self.brokers.retries.run(attempt, timeout_ms)
 
+    def doubt(self, topics: Iterable[str]) -> None:
+        """The last metadata about `topics` contradict what a group's members have: ask another broker next."""
+        self._known.doubt(topics)
+
     async def resolve_topic_names(
         self, topic_ids: Set[UUID], topics: Iterable[str], *, timeout_ms: int
     ) -> Mapping[UUID, str]:
