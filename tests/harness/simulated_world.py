@@ -12,13 +12,13 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import partial
 from random import Random
 
 from harness.model_coordinator import ModelCoordinator, Phase, Response
 from harness.simulated_brokers import SimulatedBrokers, SimulatedClient
 from harness.simulated_invariants import Invariants
+from harness.simulated_story import is_heartbeat, short
 from spark_kgroup.assignors.cooperative_sticky import add_claims
 from spark_kgroup.errors import FencedInstanceId
 from spark_kgroup.limits import API_TIMEOUT_MS
@@ -28,7 +28,6 @@ from spark_kgroup.model import (
     DescribedGroup,
     DescribedMember,
     ErrorCode,
-    MemberIdentity,
     TopicPartition,
 )
 from spark_kgroup.runtime.assignment_drift import find_drift, find_unshared, not_known_of
@@ -183,9 +182,7 @@ class Process:
             self.connection = None
         effects = self.machine.handle(event, self.world.now_ms)
         if effects or not isinstance(event, contract.Tick):  # else no timer was due, and no state has changed
-            if not isinstance(event, contract.Tick | contract.HeartbeatResponse) or not all(
-                map(_is_heartbeat, effects)
-            ):
+            if not isinstance(event, contract.Tick | contract.HeartbeatResponse) or not all(map(is_heartbeat, effects)):
                 self.world.log(self.name, self.machine.state, event, "->", *effects)
             for effect in effects:
                 self._carry_out(effect)
@@ -405,7 +402,7 @@ class Process:
         drift = find_drift(group, found.topics, hidden=found.unclear.keys())
         # As in the product: partitions that two looks in a row do not find, the second one at another broker.
         gone, self._gone = drift.gone & self._gone, drift.gone
-        assert not gone, f"{self.name} takes partitions for gone: {_short(gone)}"
+        assert not gone, f"{self.name} takes partitions for gone: {short(gone)}"
         if drift.gone:
             self.client.doubt()
             return
@@ -510,7 +507,7 @@ class MemberWorld:
 
     def story(self) -> str:
         """The last events, for the message of a failure."""
-        return "\n".join(f"{at_ms:>8} {' '.join(map(_short, words))}" for at_ms, words in self._trace)
+        return "\n".join(f"{at_ms:>8} {' '.join(map(short, words))}" for at_ms, words in self._trace)
 
     # --------------------------------------------------------------------------------------------- messages
 
@@ -711,36 +708,3 @@ def refusal(request: contract.Request, error: int) -> Response:
             return contract.RenameResponse(request=request, error=error)
         case contract.LeaveRequest():
             return contract.LeaveResponse(request=request, error=error)
-
-
-def _short(value: object) -> str:
-    """One line of the trace: names without their packages, partitions by their numbers."""
-    match value:
-        case contract.JoinRequest(identity=who, protocols=protocols, reason=reason):
-            return f"Join({_who(who)} claims {_short(protocols[0][1].owned)}@{protocols[0][1].generation}: {reason})"
-        case contract.SyncRequest(identity=who, assignments=shares):
-            return f"Sync({_who(who)} {({m: _short(s) for m, s in shares}) or ''})"
-        case (
-            contract.HeartbeatRequest(identity=who)
-            | contract.RenameRequest(identity=who)
-            | contract.LeaveRequest(identity=who)
-        ):
-            return f"{type(value).__name__.removesuffix('Request')}({_who(who)})"
-        case MemberIdentity():
-            return _who(value)
-        case Enum():
-            return str(value.value)
-        case frozenset():
-            return str(sorted(tp.partition for tp in value if isinstance(tp, TopicPartition)))
-        case _ if isinstance(value, contract.Event | contract.Effect):
-            values = {name: getattr(value, name) for name in value.__dataclass_fields__ if name != "members"}
-            return f"{type(value).__name__}({', '.join(f'{n}={_short(v)}' for n, v in values.items() if v)})"
-    return str(value)
-
-
-def _is_heartbeat(effect: contract.Effect) -> bool:
-    return isinstance(effect, contract.Send) and isinstance(effect.request, contract.HeartbeatRequest)
-
-
-def _who(identity: MemberIdentity) -> str:
-    return f"{identity.member_id or identity.instance_id}@{identity.generation}"
