@@ -55,6 +55,7 @@ class SimulatedBrokers:
         self.topic = TopicDescription(name=name, topic_id=UUID(int=1), partition_count=partitions, leader_epochs=epochs)
         self._told = self._metadata(self.topic)
         self._behind: dict[int, ClusterMetadata] = {}
+        self._created_since_cut_off = False
 
     def grow(self, count: int) -> None:
         """The topic has `count` more partitions."""
@@ -67,7 +68,14 @@ class SimulatedBrokers:
         self._change(replace(self.topic, leader_epochs={**epochs, partition: epochs[partition] + 1}))
 
     def create_anew(self) -> None:
-        """The topic is deleted, and created with as many partitions. Ids grow, so a later one can be told."""
+        """The topic is deleted, and created with as many partitions. Ids grow, so a later one can be told.
+
+        That happens once while a broker is behind. The two other brokers would else name different new ids, if the
+        topic was created again in between, and the old id would count until one of them is confirmed.
+        """
+        if self._behind and self._created_since_cut_off:
+            return
+        self._created_since_cut_off = True
         assert self.topic.topic_id is not None
         topic_id = UUID(int=self.topic.topic_id.int + 1)
         self._change(replace(self.topic, topic_id=topic_id, leader_epochs=dict.fromkeys(self.topic.leader_epochs, 0)))
@@ -83,6 +91,7 @@ class SimulatedBrokers:
     def cut_off(self, node: int, *, denies: bool = False) -> None:
         """This broker answers as of now from now on, or as of the time before the topic was created."""
         self._behind[node] = self._metadata(None) if denies else self._told
+        self._created_since_cut_off = False
 
     def catch_up(self) -> None:
         """All brokers say the same."""
