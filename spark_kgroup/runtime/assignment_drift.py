@@ -9,7 +9,7 @@ leader's memory.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from spark_kgroup.assignors import NAMES, assignor
@@ -168,6 +168,12 @@ def _as_joining(chosen: Assignor, group: DescribedGroup, *, racks: bool) -> list
         )
         for member in group.members
     ]
+
+
+def not_known_of(members: Iterable[GroupMember], topics: Mapping[str, TopicDescription]) -> frozenset[str]:
+    """Those of `topics` of which joining members claim partitions that are not there. Not on a loop."""
+    claimed = (tp for member in members for tp in member.subscription.owned)
+    return frozenset(tp.topic for tp in claimed if tp.topic in topics and not exists(tp, topics))
 
 
 def exists(tp: TopicPartition, topics: Mapping[str, TopicDescription]) -> bool:

@@ -29,6 +29,7 @@ from spark_kgroup.limits import (
 from spark_kgroup.member import contract
 from spark_kgroup.member.machine import Config, Machine
 from spark_kgroup.model import UNKNOWN_MEMBER_ID, ErrorCode, TopicDescription
+from spark_kgroup.runtime.assignment_drift import not_known_of
 from spark_kgroup.runtime.translate import Asked, to_event, to_message
 from spark_kgroup.tasks import TaskSet
 from spark_kgroup.threads import in_a_thread
@@ -331,7 +332,13 @@ class Leading:
             self._seat.post(contract.AssignmentComputed(generation=work.generation, assignments=assignments))
 
     async def _compute_assignment(self, work: contract.ComputeAssignment) -> contract.Assignments | None:
-        """The assignor's assignment from fresh metadata, or None once the generation is over."""
+        """The assignor's assignment from fresh metadata, or None once the generation is over.
+
+        1. A broker is cut off, and a topic grows. 2. Members get the new partitions. 3. This process starts, and leads
+        the next generation. 4. The first broker that it asks is the one that is cut off. Assigned by that answer, the
+        new partitions would be taken from their owners. So another broker is asked, once.
+        """
+        contradicted = False
         wanted = sorted({topic for member in work.members for topic in member.subscription.topics})
         backoff = Backoff(self._rng)
         while self._still_assigns(work):
@@ -345,6 +352,10 @@ class Leading:
                 await asyncio.sleep(backoff.next_ms() / 1000)
                 continue
             self._seat.waiting.end()
+            if not contradicted and (less := await asyncio.to_thread(not_known_of, work.members, metadata.topics)):
+                contradicted = True
+                self._cluster.doubt(less)
+                continue
             hidden = self._see_hidden(metadata)
             # For a large group this takes seconds, in which the other seats of this loop must not fall silent. And a
             # custom assignor that hangs must not keep the process from its end.

@@ -273,9 +273,11 @@ class MetadataWatch:
     def _act_on(self, found: AssignmentDrift, generation: int, group: DescribedGroup) -> None:
         """Force a rebalance for a drift, or hold it back, unless an earlier rebalance has not mended the drift."""
         # A broker that lags behind does not know partitions that the leader's broker knows: they must be gone in two
-        # looks.
+        # looks, the second one at another broker.
         confirmed = replace(found, gone=found.gone & self._gone)
         self._again, self._gone = confirmed != found, found.gone
+        if self._again:
+            self._cluster.doubt({tp.topic for tp in found.gone})
         if not confirmed:
             self._held = None
             if not self._again:

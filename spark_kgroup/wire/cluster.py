@@ -66,18 +66,26 @@ class KnownTopics:
     Args:
         witnesses: the order in which brokers are asked.
         topic_ids: topic -> the id that an earlier process of this application knew last.
+        now_s: the clock.
 
     Attributes:
         topics: name -> the topic, as a broker described it last.
         leaders: partition -> node id. A partition is absent while its leader is not known.
     """
 
-    def __init__(self, witnesses: Witnesses, topic_ids: Mapping[str, UUID] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        witnesses: Witnesses,
+        topic_ids: Mapping[str, UUID] = MappingProxyType({}),
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.topics: dict[str, TopicDescription] = {}
         self.leaders: dict[TopicPartition, int] = {}
         self._internal: set[str] = set()
         self._witnesses = witnesses
         self._ids_before: Final = topic_ids
+        self._now_s = now_s
         self._replaced: dict[UUID | None, None] = {}
         self._new_ids = NewIds()
         self._denials = Denials()
@@ -106,7 +114,7 @@ class KnownTopics:
             for topic, code in found.errors.items()
             if waited_for(code) and code not in _NO_TOPIC
         }
-        now_s = time.monotonic()
+        now_s = self._now_s()
         # Before `_believe`, which would make this answer the knowledge that it is compared with.
         behind = self._behind(found)
         unconfirmed = set() if alone else self._unconfirmed(found, node, now_s) - behind
@@ -219,7 +227,7 @@ class KnownTopics:
         return errors | {topic: unclear.error for topic, unclear in found.unclear.items()}
 
     def _is_waited_for(self, topic: str, patience_ms: int | None) -> bool:
-        return patience_ms is None or (time.monotonic() - self._unclear.since_s(topic)) * 1000 < patience_ms
+        return patience_ms is None or (self._now_s() - self._unclear.since_s(topic)) * 1000 < patience_ms
 
     def with_last_seen(self, found: ClusterMetadata) -> ClusterMetadata:
         """`found`, with each topic of which brokers do not say what it is as they described it last, if they did."""
@@ -251,7 +259,7 @@ class KnownTopics:
             return self._denials.suffice(topic, patience_ms)
         patience_ms = AUTHORIZATION_GRACE_MS if code in RIGHTS_MISSING else TOPIC_GONE_AFTER_MS
         # Patience is for topics that were there before. The first refusal of any other one is final.
-        return topic not in self.topics or (time.monotonic() - self._unclear.since_s(topic)) * 1000 >= patience_ms
+        return topic not in self.topics or (self._now_s() - self._unclear.since_s(topic)) * 1000 >= patience_ms
 
     def is_denied(self, topic: str) -> bool:
         """Whether two brokers deny `topic`, or it has been denied for `TOPIC_GONE_AFTER_MS`."""
@@ -259,7 +267,7 @@ class KnownTopics:
 
     def are_gone(self, topics: Set[str], began_s: float) -> bool:
         """Whether one of `topics`, of which partitions have been denied since `began_s`, counts as unknown by now."""
-        denied_ms = (time.monotonic() - began_s) * 1000
+        denied_ms = (self._now_s() - began_s) * 1000
         known = topics & self.topics.keys()
         if any(self.is_denied(topic) for topic in known):
             return True
@@ -560,6 +568,10 @@ class Cluster:
             return found if patience_ms is None else self._known.with_last_seen(found)
 
         return await self.brokers.retries.run(attempt, timeout_ms)
+
+    def doubt(self, topics: Iterable[str]) -> None:
+        """The last metadata about `topics` contradict what a group's members have: ask another broker next."""
+        self._known.doubt(topics)
 
     async def resolve_topic_names(
         self, topic_ids: Set[UUID], topics: Iterable[str], *, timeout_ms: int

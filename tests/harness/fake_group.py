@@ -18,6 +18,7 @@ from functools import cache
 from types import MappingProxyType
 from uuid import UUID
 
+from harness.fake_leaders import FakeLeaders, OldLeader
 from harness.fake_listing import FakeListing, no_leader, unstable
 from harness.model_coordinator import Member, ModelCoordinator, Phase, Response
 from spark_kgroup.errors import UnknownTopic
@@ -154,22 +155,28 @@ class FakeLogs:
                 self._group.now_ms += TOPIC_GONE_AFTER_MS
                 raise UnknownTopic(f"{tp} does not exist (any more), or this user may not see it.")
             if not self._group.is_out_of_reach(tp):
-                found[tp] = (self._group.log[tp][0], self._group.log[tp][1])
+                found[tp] = self._group.ask_leader(tp)
         return Answers(found, {tp: no_leader(tp) for tp in wanted if tp not in found})
 
     def ranges(
         self, partitions: Iterable[TopicPartition], patience_ms: int = 0, *, read_committed: bool
     ) -> Answers[tuple[int, int, int]]:
         ends = self.ends(partitions, patience_ms, read_committed=read_committed)
-        ranges = {tp: (self._group.log[tp][0], end, self._group.epoch(tp)) for tp, end in ends.found.items()}
+        ranges = {}
+        for tp, end in ends.found.items():
+            old = self._group.leaders.old(tp)
+            start, epoch = (old.log[0], old.epoch) if old else (self._group.log[tp][0], self._group.epoch(tp))
+            ranges[tp] = (start, end, epoch)
         return Answers(ranges, ends.unanswered)
 
     def ask_another_broker(
         self, partitions: Iterable[TopicPartition], _patience_ms: int = 0
     ) -> Mapping[TopicPartition, Sequence[NamedLeader]]:
         self._group.meanwhile()
-        named = self._group.another_broker()
-        return dict.fromkeys(partitions, named)
+        leaders = self._group.leaders
+        if leaders.cut_off:
+            return {tp: leaders.ask_another_broker(tp, self._group.epoch(tp)) for tp in partitions}
+        return dict.fromkeys(partitions, self._group.another_broker())
 
 
 class FakeGroup:
@@ -181,6 +188,7 @@ class FakeGroup:
         meanwhile: called inside every call of the runtime: the world does not stand still while the boundary asks.
         another_broker: called when leaders are looked up at another broker than the one that named them: the leader as
             it was named before, and as it is named now. By default no broker says who it is.
+        leaders: those that are cut off and go on answering (`cut_off_leader`).
         commit_fate: the fate of the next commit of a seat: "ok", "lost" (not carried out), "unheard" (carried out,
             the answer is lost) or "refused".
         stable: last stable offset of partitions with an open transaction.
@@ -204,6 +212,7 @@ class FakeGroup:
         self.topics_now: dict[str, TopicDescription] = {}
         self.log: dict[TopicPartition, list[int]] = {}
         self.logs = FakeLogs(self)
+        self.leaders = FakeLeaders()
         self.target: dict[TopicPartition, str] = {}
         self.other: dict[TopicPartition, int] = {}
         self.other_read: list[tuple[TopicPartition, int, int]] = []
@@ -310,6 +319,18 @@ class FakeGroup:
         topic = self.topics_now[tp.topic]
         epochs = {**topic.leader_epochs, tp.partition: self.epoch(tp) + 1}
         self.topics_now[tp.topic] = replace(topic, leader_epochs=epochs)
+
+    def cut_off_leader(self, tp: TopicPartition, words: list[str]) -> None:
+        """The leader goes on answering as of now, and the partition has another one. See `OldLeader`."""
+        self.leaders.cut_off[tp] = OldLeader(self.epoch(tp), (self.log[tp][0], self.log[tp][1]), self.now_ms, words)
+        self.elect(tp)
+
+    def ask_leader(self, tp: TopicPartition) -> tuple[int, int]:
+        """Where the log begins and ends by the leader that our client asks."""
+        if (old := self.leaders.old(tp)) is not None:
+            return old.log
+        self.leaders.hear(tp, self.epoch(tp))
+        return self.log[tp][0], self.log[tp][1]
 
     def forget_epochs(self) -> None:
         """From now on brokers give no leader epochs."""
@@ -473,6 +494,7 @@ class FakeGroup:
         if not self.away:
             self.die()
         self.away = False
+        self.leaders.begin_process(self.epoch, self.now_ms)
         self._seen_topics = ({}, -(10**9))
         if seats is not None:
             self._resize([f"seat-{k}" for k in range(seats)])
@@ -602,7 +624,8 @@ class FakeGroup:
     def topics(self, max_age_ms: int) -> Mapping[str, TopicDescription]:
         self.meanwhile()
         if self.now_ms - self._seen_topics[1] > max_age_ms:
-            self._seen_topics = ({t: self.topics_now[t] for t in self.subscribed if t in self.topics_now}, self.now_ms)
+            subscribed = {t: self.topics_now[t] for t in self.subscribed if t in self.topics_now}
+            self._seen_topics = (self.leaders.look_up(subscribed, self.now_ms), self.now_ms)
         return self._seen_topics[0]
 
     @property

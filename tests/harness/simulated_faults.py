@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from harness.simulated_brokers import NODES
 from harness.simulated_world import MemberWorld, Process
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import State
@@ -178,7 +179,35 @@ def add_partitions(world: MemberWorld) -> None:
     """Some topic grows."""
     if world.partition_count < 40:
         world.log("FAULT add_partitions")
-        world.partition_count += world.rng.randint(1, 3)
+        before = world.partitions()
+        world.brokers.grow(world.rng.randint(1, 3))
+        world.invariants.on_added(world.partitions() - before)
+
+
+def cut_off_a_broker(world: MemberWorld) -> None:
+    """One broker goes on answering as of this moment, or, as if it just started, knows no topic. It may do so for ever.
+
+    The other brokers are up to date.
+    """
+    if world.brokers.is_one_behind:
+        return
+    node, denies = world.rng.choice(sorted(NODES)), world.rng.random() < 0.25
+    world.log(f"FAULT cut off broker {node}", "that denies the topic" if denies else "")
+    world.brokers.cut_off(node, denies=denies)
+    lasts_ms = world.rng.choice((500, 5_000, 40_000, 90_000, None))
+    if lasts_ms is not None:
+        world.after(lasts_ms, world.brokers.catch_up)
+
+
+def elect_a_leader(world: MemberWorld) -> None:
+    """A partition has another leader."""
+    world.brokers.elect(world.rng.randrange(world.partition_count))
+
+
+def create_topic_anew(world: MemberWorld) -> None:
+    """The topic is deleted, and created with as many partitions."""
+    world.log("FAULT create topic anew")
+    world.brokers.create_anew()
 
 
 def rejoin(world: MemberWorld) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember, State
-from spark_kgroup.model import NO_GENERATION, ErrorCode, MemberIdentity, TopicPartition
+from spark_kgroup.model import NO_GENERATION, ErrorCode, GroupMember, MemberIdentity, TopicDescription, TopicPartition
 
 if TYPE_CHECKING:
     from harness.model_coordinator import Response
@@ -42,6 +42,22 @@ def check_ownership(machine: ClassicMember) -> None:
         assert not sets.claims, "an eager member joins with empty hands"
 
 
+def check_belief(before: TopicDescription | None, now: TopicDescription | None) -> None:
+    """No process goes back to an earlier state of a topic, whichever broker it asks."""
+    if before is None or now is before:
+        return
+    assert now is not None, "a topic is forgotten"
+    assert before.topic_id is not None
+    assert now.topic_id is not None
+    assert now.topic_id.int >= before.topic_id.int, f"a topic id comes back: {now.topic_id} after {before.topic_id}"
+    assert now.partition_count >= before.partition_count, (
+        f"a topic loses partitions: {now.partition_count} after {before.partition_count}"
+    )
+    if now.topic_id == before.topic_id:
+        older = [p for p, epoch in before.leader_epochs.items() if now.leader_epochs[p] < epoch]
+        assert not older, f"leaders of partitions {older} are older than those known before"
+
+
 class Invariants:
     """Told of every event a machine took and of every request that reached the coordinator."""
 
@@ -52,6 +68,9 @@ class Invariants:
         self.overlaps = 0
         """How often a partition had two owners where that is allowed."""
         self.all_return_in_time = False
+        self.owners_within_ms: int | None = None
+        """How soon each new partition has had an owner, None where faults set no bound."""
+        self._new = frozenset[TopicPartition]()
         self._world = world
         self._last_to_take_seat: dict[str, Process] = {}
         self._displaced: set[Process] = set()
@@ -69,6 +88,29 @@ class Invariants:
             current = self._world.coordinator.member_id_of(who.instance_id)
             if current and current not in self._world.coordinator.renaming:
                 self._last_to_take_seat[who.instance_id] = process
+
+    def on_assigning(self, process: Process, members: Sequence[GroupMember], count: int) -> None:
+        """A leader assigns `count` partitions: no fewer than it has known, or than members have. None ever goes."""
+        known = process.client.known.topics
+        most = max((topic.partition_count for topic in known.values()), default=0)
+        assert count >= most, f"{process.name} assigns {count} partitions, and has known {most}"
+        last = max((tp.partition for member in members for tp in member.subscription.owned), default=-1)
+        assert count > last, f"{process.name} assigns {count} partitions, and a member has {last}"
+
+    def on_added(self, partitions: frozenset[TopicPartition]) -> None:
+        """The topic has grown by `partitions`."""
+        self._new |= partitions
+        if self.owners_within_ms is not None:
+            self._world.after(self.owners_within_ms, lambda: self._have_had_an_owner(partitions))
+
+    def _have_had_an_owner(self, partitions: frozenset[TopicPartition]) -> None:
+        left = sorted(tp.partition for tp in partitions & self._new)
+        assert not left, f"partitions {left} have had no owner for {self.owners_within_ms} ms"
+
+    def _note_owners(self, effects: Sequence[contract.Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, contract.Assigned):
+                self._new -= effect.added
 
     def on_forgotten(self) -> None:
         """The coordinator lost the state that it had not persisted: which process took which seat is open again."""
@@ -123,6 +165,8 @@ class Invariants:
         """A machine took `event`. Before that it held `before` as `identity_before`."""
         if self._world.own_ids_in_company and getattr(event, "error", None) == ErrorCode.ILLEGAL_GENERATION:
             process.on_trouble()  # a conversion has passed it by, and a parked join is no word of the coordinator's
+        if self._new:
+            self._note_owners(effects)
         if not process.running or process.machine.state is State.LEAVING:
             return
         self._seat_kept_until_removed(process, event, identity_before)

@@ -12,28 +12,32 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from enum import Enum
+from functools import partial
 from random import Random
 
 from harness.model_coordinator import ModelCoordinator, Phase, Response
+from harness.simulated_brokers import SimulatedBrokers, SimulatedClient
 from harness.simulated_invariants import Invariants
+from harness.simulated_story import is_heartbeat, short
+from spark_kgroup.assignors.cooperative_sticky import add_claims
 from spark_kgroup.errors import FencedInstanceId
+from spark_kgroup.limits import API_TIMEOUT_MS
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember, MemberConfig, PreviouslyOwned, State
 from spark_kgroup.model import (
     DescribedGroup,
     DescribedMember,
     ErrorCode,
-    MemberIdentity,
-    TopicDescription,
     TopicPartition,
 )
-from spark_kgroup.runtime.assignment_drift import find_unshared
+from spark_kgroup.runtime.assignment_drift import find_drift, find_unshared, not_known_of
+from spark_kgroup.wire.cluster import ClusterMetadata
 
 TOPIC = "orders"
 METADATA_MAX_AGE_MS = 2_000
 RENAMES_EACH_MS = 1_000
 REQUEST_TIMEOUT_MS = 5_000
+LOOK_TIMEOUT_MS = 30_000
 LEAVE_TIMEOUT_MS = 4_000
 _MEMBERSHIP_OVER = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID)
 
@@ -83,8 +87,11 @@ class Process:
         self.alive = True
         self.paused = False
         self.connection: Connection | None = None
+        self.client = SimulatedClient(world.brokers, world, paused=lambda: self.paused)
         self.snapshot: int | None = None
         self.look_due = False
+        self._looking = False
+        self._gone = frozenset[TopicPartition]()
         self.failure: Exception | None = None
         self.flapping = False
         self.dies_renaming = False
@@ -175,9 +182,7 @@ class Process:
             self.connection = None
         effects = self.machine.handle(event, self.world.now_ms)
         if effects or not isinstance(event, contract.Tick):  # else no timer was due, and no state has changed
-            if not isinstance(event, contract.Tick | contract.HeartbeatResponse) or not all(
-                map(_is_heartbeat, effects)
-            ):
+            if not isinstance(event, contract.Tick | contract.HeartbeatResponse) or not all(map(is_heartbeat, effects)):
                 self.world.log(self.name, self.machine.state, event, "->", *effects)
             for effect in effects:
                 self._carry_out(effect)
@@ -275,11 +280,31 @@ class Process:
         self._connecting = False
         self.post(contract.Connected())
 
-    def _compute(self, work: contract.ComputeAssignment) -> None:
-        chosen = next(a for a in self.config.assignors if a.name == work.assignor)
-        result = chosen.assign(work.members, self.world.topics())
-        self.snapshot = self.world.partition_count
-        self.post(contract.AssignmentComputed(generation=work.generation, assignments=tuple(sorted(result.items()))))
+    def _compute(self, work: contract.ComputeAssignment, *, contradicted: bool = False) -> None:
+        """As `runtime.classic_work.Leading` does it: with metadata of its own, while the generation waits for it."""
+
+        def assign(found: ClusterMetadata | None) -> None:
+            if found is None:
+                self._compute(work)
+                return
+            if not contradicted and not_known_of(work.members, found.topics):
+                self.client.doubt()
+                self._compute(work, contradicted=True)
+                return
+            chosen = next(a for a in self.config.assignors if a.name == work.assignor)
+            result = chosen.assign(work.members, found.topics)
+            if hidden := found.unclear.keys() - found.topics.keys():
+                result = add_claims(hidden, result, work.members)
+            self.snapshot = count_in(found)
+            self.world.invariants.on_assigning(self, work.members, self.snapshot)
+            assignments = tuple(sorted(result.items()))
+            self.post(contract.AssignmentComputed(generation=work.generation, assignments=assignments))
+
+        wanted = partial(self._still_assigns, work.generation)
+        self.client.look(assign, timeout_ms=API_TIMEOUT_MS, wanted=wanted)
+
+    def _still_assigns(self, generation: int) -> bool:
+        return self.running and self.machine.assigning_in == generation
 
     # --------------------------------------------------------------------------------------- the application
 
@@ -290,11 +315,28 @@ class Process:
         # A renamed member was told no leader, and the group's leader may not know that it leads (decision 72).
         if self.machine.in_generation and not self.machine.leader_id:
             self.look_due = True
-        if self.paused or not self.machine.watched_topics or self.machine.state not in (State.STABLE, State.REVOKING):
-            return
-        if self.snapshot not in (None, self.world.partition_count):
-            self.snapshot = self.world.partition_count
-            self.post(contract.RejoinWanted(reason="partitions were added"))
+        if self.machine.watched_topics and self.machine.state in (State.STABLE, State.REVOKING):
+            self._look(self._compare)
+
+    def _look(self, judge: Callable[[ClusterMetadata], None]) -> None:
+        """As `runtime.metadata_watch` looks: once at a time, and without a conclusion about a later generation."""
+        generation = self.machine.identity.generation
+
+        def on_looked(found: ClusterMetadata | None) -> None:
+            self._looking = False
+            if found is not None and self.machine.in_generation and self.machine.identity.generation == generation:
+                judge(found)
+
+        if not self._looking and not self.paused:
+            self._looking = True
+            self.client.look(on_looked, timeout_ms=LOOK_TIMEOUT_MS, wanted=lambda: self.running)
+
+    def _compare(self, found: ClusterMetadata) -> None:
+        if self.snapshot is not None and self.machine.leader and TOPIC not in found.unclear:
+            before, self.snapshot = self.snapshot, count_in(found)
+            assert before <= self.snapshot, f"{self.name} takes partitions for gone: {before} -> {self.snapshot}"
+            if before != self.snapshot:
+                self.post(contract.RejoinWanted(reason="partitions were added"))
 
     def _rename(self) -> None:
         """While the seat has another member id: ask for our own when the group is at rest, and no member hands over."""
@@ -350,15 +392,30 @@ class Process:
         check, 1. a new member joins, 2. brokers convert the group to rename another member, and end the rebalance,
         3. the new member joins again, gets no partition, and no other member sees a reason to rebalance.
         """
-        group = self.world.coordinator
-        if not self.look_due or group.phase is not Phase.STABLE or self.machine.state is not State.STABLE:
+        if self.look_due and self.world.coordinator.phase is Phase.STABLE and self.machine.state is State.STABLE:
+            self._look(self._judge)
+
+    def _judge(self, found: ClusterMetadata) -> None:
+        if self.world.coordinator.phase is not Phase.STABLE or self.machine.state is not State.STABLE:
             return
-        self.look_due, self.snapshot = False, self.world.partition_count
-        assigned = frozenset[TopicPartition]().union(*(m.assignment for m in group.members.values()))
-        if self.world.partitions() - assigned:
+        group = self.world.described()
+        drift = find_drift(group, found.topics, hidden=found.unclear.keys())
+        # As in the product: partitions that two looks in a row do not find, the second one at another broker.
+        gone, self._gone = drift.gone & self._gone, drift.gone
+        assert not gone, f"{self.name} takes partitions for gone: {short(gone)}"
+        if drift.gone:
+            self.client.doubt()
+            return
+        self.look_due, self.snapshot = False, count_in(found)
+        if drift.without_owner:
             self.post(contract.RejoinWanted(reason="a partition has no owner"))
-        elif find_unshared(self.world.described(), self.world.topics()):
+        elif find_unshared(group, found.topics):
             self.post(contract.RejoinWanted(reason="subscribed without a share"))
+
+
+def count_in(found: ClusterMetadata) -> int:
+    """How many partitions the topic has by these metadata, 0 if it is not there."""
+    return found.topics[TOPIC].partition_count if TOPIC in found.topics else 0
 
 
 class MemberWorld:
@@ -396,7 +453,7 @@ class MemberWorld:
         self.loading = False
         self.frozen = False
         self.at_peace = False
-        self.partition_count = partitions
+        self.brokers = SimulatedBrokers(seed, TOPIC, partitions)
         self.words_under_way = 0
         self.seats = seats
         self.claims_previously_owned = claims_previously_owned
@@ -450,7 +507,7 @@ class MemberWorld:
 
     def story(self) -> str:
         """The last events, for the message of a failure."""
-        return "\n".join(f"{at_ms:>8} {' '.join(map(_short, words))}" for at_ms, words in self._trace)
+        return "\n".join(f"{at_ms:>8} {' '.join(map(short, words))}" for at_ms, words in self._trace)
 
     # --------------------------------------------------------------------------------------------- messages
 
@@ -568,9 +625,10 @@ class MemberWorld:
 
     # -------------------------------------------------------------------------------------- what members see
 
-    def topics(self) -> dict[str, TopicDescription]:
-        """Fresh cluster metadata."""
-        return {TOPIC: TopicDescription(name=TOPIC, topic_id=None, partition_count=self.partition_count)}
+    @property
+    def partition_count(self) -> int:
+        """Of the topic, by brokers that are not behind."""
+        return self.brokers.topic.partition_count
 
     def described(self) -> DescribedGroup:
         """DescribeGroups, of the group at rest."""
@@ -650,36 +708,3 @@ def refusal(request: contract.Request, error: int) -> Response:
             return contract.RenameResponse(request=request, error=error)
         case contract.LeaveRequest():
             return contract.LeaveResponse(request=request, error=error)
-
-
-def _short(value: object) -> str:
-    """One line of the trace: names without their packages, partitions by their numbers."""
-    match value:
-        case contract.JoinRequest(identity=who, protocols=protocols, reason=reason):
-            return f"Join({_who(who)} claims {_short(protocols[0][1].owned)}@{protocols[0][1].generation}: {reason})"
-        case contract.SyncRequest(identity=who, assignments=shares):
-            return f"Sync({_who(who)} {({m: _short(s) for m, s in shares}) or ''})"
-        case (
-            contract.HeartbeatRequest(identity=who)
-            | contract.RenameRequest(identity=who)
-            | contract.LeaveRequest(identity=who)
-        ):
-            return f"{type(value).__name__.removesuffix('Request')}({_who(who)})"
-        case MemberIdentity():
-            return _who(value)
-        case Enum():
-            return str(value.value)
-        case frozenset():
-            return str(sorted(tp.partition for tp in value if isinstance(tp, TopicPartition)))
-        case _ if isinstance(value, contract.Event | contract.Effect):
-            values = {name: getattr(value, name) for name in value.__dataclass_fields__ if name != "members"}
-            return f"{type(value).__name__}({', '.join(f'{n}={_short(v)}' for n, v in values.items() if v)})"
-    return str(value)
-
-
-def _is_heartbeat(effect: contract.Effect) -> bool:
-    return isinstance(effect, contract.Send) and isinstance(effect.request, contract.HeartbeatRequest)
-
-
-def _who(identity: MemberIdentity) -> str:
-    return f"{identity.member_id or identity.instance_id}@{identity.generation}"

@@ -83,7 +83,7 @@ def test_a_leader_that_was_restarted_still_triggers_the_rebalance_for_partitions
     groups.come_to_rest(world)
     assert world.coordinator.generation == generation
     assert groups.process_of(world, leader).machine.leader
-    world.partition_count += 3
+    world.brokers.grow(3)
     groups.come_to_rest(world)
     assert world.coordinator.generation == generation + 1
     assert all(before[name] < share for name, share in groups.shares(world).items())

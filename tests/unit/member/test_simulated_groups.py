@@ -6,13 +6,14 @@ one alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from harness import simulated_faults as faults
-from harness.simulated_world import MemberWorld
+from harness.simulated_world import METADATA_MAX_AGE_MS, MemberWorld
 
 from spark_kgroup.assignors import assignor
+from spark_kgroup.limits import WITNESS_MAX_AGE_MS
 from spark_kgroup.member.classic import MemberConfig
 
 from .seeds import seeds_of
@@ -26,6 +27,7 @@ RENAMES = (faults.die_renaming,)
 PROCESSES = (faults.pause, faults.restart, faults.duplicate, faults.leave)
 COORDINATOR = (faults.fail_over, faults.load, faults.load_for_long, faults.freeze)
 WISHES = (faults.add_partitions, faults.rejoin)
+METADATA = (faults.cut_off_a_broker, faults.elect_a_leader, faults.create_topic_anew)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +49,7 @@ class Scenario:
     claims_previously_owned: bool = True
     own_ids: bool = False
     own_ids_in_company: bool = False
-    kinds: tuple[faults.Fault, ...] = NETWORK + PROCESSES + COORDINATOR + WISHES
+    kinds: tuple[faults.Fault, ...] = NETWORK + PROCESSES + COORDINATOR + WISHES + METADATA
 
     def world(self, seed: int) -> MemberWorld:
         names: list[tuple[str, str | None]] = [(f"seat-{k}", f"seat-{k}") for k in range(self.static)]
@@ -85,17 +87,21 @@ SCENARIOS = {
     "long sessions": Scenario(
         session_ms=40_000,
         rebalance_ms=6_000,
-        kinds=NETWORK + PROCESSES + WISHES,
+        kinds=NETWORK + PROCESSES + WISHES + METADATA,
         boundary_ms=(100, 12_000),
         delay_ms=(5, 500),
     ),
     "slow network": Scenario(delay_ms=(20, 900)),
     "long batches": Scenario(boundary_ms=(5_000, 60_000), unrest_ms=120_000),
     "own ids": Scenario(
-        own_ids=True, own_ids_in_company=True, kinds=NETWORK + PROCESSES + RENAMES + COORDINATOR + WISHES
+        own_ids=True, own_ids_in_company=True, kinds=NETWORK + PROCESSES + RENAMES + COORDINATOR + WISHES + METADATA
     ),
     "own ids, mixed": Scenario(
-        own_ids=True, own_ids_in_company=True, dynamic=2, delay_ms=(5, 300), kinds=PROCESSES + RENAMES + WISHES
+        own_ids=True,
+        own_ids_in_company=True,
+        dynamic=2,
+        delay_ms=(5, 300),
+        kinds=PROCESSES + RENAMES + WISHES + METADATA,
     ),
 }
 ALONE = Scenario(
@@ -109,7 +115,14 @@ ALONE = Scenario(
 """A seat gets its own id before its first boundary if it is alone in the group. Another member may join just then."""
 WITHOUT_FAULTS, CONNECTIONS_BREAK, QUICK_RESTARTS = "without faults", "connections break", "quick restarts"
 DEATHS = "deaths in a renaming"
-KINDS = (*SCENARIOS, WITHOUT_FAULTS, CONNECTIONS_BREAK, QUICK_RESTARTS, DEATHS)
+NEW_PARTITIONS, ONE_BEHIND = "new partitions", "new partitions, and a broker is behind"
+KINDS = (*SCENARIOS, WITHOUT_FAULTS, CONNECTIONS_BREAK, QUICK_RESTARTS, DEATHS, NEW_PARTITIONS, ONE_BEHIND)
+
+OWNERS_WITHIN_MS = METADATA_MAX_AGE_MS + 1_500
+"""From a new partition to its owner: the leader's look, a heartbeat of each member (1 s), and six messages."""
+BEHIND_FOR_MS = WITNESS_MAX_AGE_MS + 2 * METADATA_MAX_AGE_MS + 500
+"""How much later that is if the leader asks the broker that is behind: the look after the one that ends its time as the
+first one goes to another broker. A doubt costs a retry."""
 
 
 def run(world: MemberWorld, scenario: Scenario) -> None:
@@ -149,12 +162,12 @@ def test_a_group_under_faults_has_one_owner_a_partition_and_comes_to_rest(name: 
 
 
 def test_a_new_seat_whose_rebalance_brokers_end_to_rename_another_one_has_its_share() -> None:
-    checked(SCENARIOS["own ids, mixed"], 3936)
+    checked(replace(SCENARIOS["own ids, mixed"], kinds=PROCESSES + RENAMES + WISHES), 3936)
 
 
 def test_a_group_without_faults_that_is_asked_to_rejoin_loses_no_partition() -> None:
     for seed in seeds_of(WITHOUT_FAULTS, KINDS):
-        world = checked(Scenario(dynamic=1, kinds=WISHES), seed)
+        world = checked(Scenario(dynamic=1, kinds=WISHES + METADATA), seed)
         assert not world.invariants.lost, seed
         assert not world.invariants.fences, seed
 
@@ -166,9 +179,28 @@ def test_a_group_whose_connections_break_loses_no_partition() -> None:
         assert not world.invariants.fences, seed
 
 
+@pytest.mark.parametrize(
+    ("name", "kinds", "within_ms"),
+    [
+        (NEW_PARTITIONS, (), OWNERS_WITHIN_MS),
+        (ONE_BEHIND, (faults.cut_off_a_broker,), OWNERS_WITHIN_MS + BEHIND_FOR_MS),
+    ],
+    ids=[NEW_PARTITIONS, ONE_BEHIND],
+)
+def test_a_new_partition_has_an_owner_in_time_and_no_member_loses_another_one_by_that(
+    name: str, kinds: tuple[faults.Fault, ...], within_ms: int
+) -> None:
+    scenario = Scenario(kinds=(faults.add_partitions, faults.elect_a_leader, *kinds))
+    for seed in seeds_of(name, KINDS):
+        world = scenario.world(seed)
+        world.invariants.owners_within_ms = within_ms
+        checked(scenario, seed, world)
+        assert not world.invariants.lost, seed
+
+
 def test_a_process_that_returns_within_its_session_keeps_the_partitions_it_was_reading() -> None:
     for seed in seeds_of(QUICK_RESTARTS, KINDS):
-        scenario = Scenario(kinds=(faults.quick_restart, *WISHES), boundary_ms=(100, 20_000))
+        scenario = Scenario(kinds=(faults.quick_restart, *WISHES, *METADATA), boundary_ms=(100, 20_000))
         checked(scenario, seed, all_return_in_time=True)
 
 

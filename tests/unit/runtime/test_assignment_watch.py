@@ -260,6 +260,29 @@ async def test_a_partition_is_gone_when_two_looks_in_a_row_say_so(coordinator: C
     assert coordinator.reasons[1] == "1 partitions that are gone"
 
 
+@in_a_world(nodes=2)
+async def test_partitions_that_only_the_first_broker_does_not_know_are_not_gone(world: BrokerWorld) -> None:
+    """It is cut off since before they were added. Our process starts after that, so it knows no more than this one."""
+    coordinator = Coordinator(world)
+    world.coordinator = 1
+    world.cut_off_from_now_on(0)
+    world.leaders = {A0: 1, A1: 1}
+    coordinator.share = [A1]
+    world.described = {"m": ("seat-0", OF_A, [A1]), "leader": ("leader", OF_A, [A0])}
+    group = Group(
+        GroupSettings(
+            bootstrap=(world.brokers[0].address,), group="g", topics=("a",), instance_ids=("seat-0",), client=OFTEN
+        )
+    )
+    await group.start()
+    try:
+        await group.wait_until(lambda view: view.settled and not view.look_due, 10_000)
+        await coordinator.looked(3)
+        assert coordinator.reasons == ["start"]
+    finally:
+        await group.close()
+
+
 @followed()
 async def test_a_topic_that_this_user_may_not_see_is_not_gone(coordinator: Coordinator, group: Group) -> None:
     topic = coordinator.world.topic

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from harness.fake_broker import NO_THROTTLE, until
-from harness.fake_cluster import A0, A1, B0, BrokerWorld
+from harness.fake_cluster import A0, A1, B0, BrokerWorld, in_a_world
 from harness.sessions import in_a_group, joined
 from kio.schema.errors import ErrorCode as KioErrorCode
 
@@ -18,7 +18,7 @@ from spark_kgroup.runtime import classic_work
 from spark_kgroup.runtime import metadata_watch as watch_module
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.session import Session
-from spark_kgroup.runtime.settings import ClientSettings, ProtocolSettings
+from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, ProtocolSettings
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.consumer_protocol import decode_assignment, encode_subscription
 from spark_kgroup.wire.messages import HeartbeatRequest
@@ -310,3 +310,35 @@ def test_a_broker_that_has_not_heard_of_an_added_partition_causes_no_second_reba
         assert len(coordinator.reasons) == 3, coordinator.reasons[3:]
 
     scenario()
+
+
+@in_a_world(nodes=2)
+async def test_a_leader_asks_a_second_broker_before_it_assigns_fewer_partitions_than_members_have(
+    world: BrokerWorld,
+) -> None:
+    """The first broker was cut off before our process started, so it tells nothing that contradicts our knowledge."""
+    coordinator = leading(world)
+    world.coordinator = 1
+    world.cut_off_from_now_on(0)
+    world.leaders = {A0: 1, A1: 1, B0: 1}
+    coordinator.others, coordinator.claims = ("a",), frozenset({A1})
+    group = Group(
+        GroupSettings(bootstrap=(world.brokers[0].address,), group="g", topics=("a",), instance_ids=("seat-0",))
+    )
+    await group.start()
+    try:
+        await group.wait_until(lambda view: view.settled, 10_000)
+        assert {who: assigned for who, (_, _, assigned) in world.described.items()} == {"m": (A0,), "other": (A1,)}
+    finally:
+        await group.close()
+
+
+@led(SELDOM)
+async def test_partitions_that_members_have_and_no_broker_knows_are_not_assigned(
+    coordinator: Coordinator, group: Group
+) -> None:
+    coordinator.others, coordinator.claims = ("a",), frozenset({A0, A1})
+    coordinator.rebalances = True
+    await joined_again(coordinator, 2)
+    await until(lambda: "other" in coordinator.world.described)
+    assert [assigned for _, _, assigned in coordinator.world.described.values() if A1 in assigned] == []

@@ -18,7 +18,6 @@ from spark_kgroup.model import ErrorCode, TopicDescription
 from spark_kgroup.runtime import topics as topics_module
 from spark_kgroup.runtime.settings import ClientSettings, GroupSettings
 from spark_kgroup.runtime.topics import Topics
-from spark_kgroup.wire import cluster as cluster_module
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address, parse_bootstrap
 from spark_kgroup.wire.cluster import KnownTopics
@@ -236,20 +235,17 @@ async def test_a_coordinator_that_hangs_holds_up_no_question_to_another_broker(w
 
 
 class Clock:
-    """Stands in for `time` in `wire.cluster`."""
+    """The clock of a `KnownTopics`."""
 
-    def __init__(self) -> None:
-        self.now_s = 100.0
+    now_s = 100.0
 
-    def monotonic(self) -> float:
+    def __call__(self) -> float:
         return self.now_s
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(cluster_module, "time", clock)
-    return clock
+def clock() -> Clock:
+    return Clock()
 
 
 def answer(errors: Mapping[str, int], *names: str, internal: frozenset[str] = frozenset()) -> ClusterMetadata:
@@ -265,7 +261,7 @@ def seen(known: KnownTopics, found: ClusterMetadata, *, named: bool = True) -> C
 
 
 def test_a_topic_whose_right_is_missing_is_there_for_as_long_as_a_right_may_be(clock: Clock) -> None:
-    known = KnownTopics(Witnesses())
+    known = KnownTopics(Witnesses(), now_s=clock)
     seen(known, answer({}, "a", "b"))
     refused = answer({"b": ErrorCode.TOPIC_AUTHORIZATION_FAILED}, "a")
     began_s = clock.now_s
@@ -276,7 +272,7 @@ def test_a_topic_whose_right_is_missing_is_there_for_as_long_as_a_right_may_be(c
 
 
 def test_a_topic_that_is_unclear_in_looks_at_all_topics_is_not_denied(clock: Clock) -> None:
-    known = KnownTopics(Witnesses())
+    known = KnownTopics(Witnesses(), now_s=clock)
     seen(known, answer({}, "a", "b"))
     unclear = answer({"b": ErrorCode.UNKNOWN_SERVER_ERROR}, "a")
     for _ in range(20):
@@ -286,7 +282,7 @@ def test_a_topic_that_is_unclear_in_looks_at_all_topics_is_not_denied(clock: Clo
 
 
 def test_a_topic_of_the_brokers_own_stays_one_while_it_is_unclear(clock: Clock) -> None:
-    known = KnownTopics(Witnesses())
+    known = KnownTopics(Witnesses(), now_s=clock)
     seen(known, answer({}, "a", "b", internal=frozenset("b")), named=False)
     found = seen(known, answer({"b": ErrorCode.LEADER_NOT_AVAILABLE}, "a"), named=False)
     assert (sorted(found.topics), found.internal) == (["a", "b"], frozenset("b"))

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 from harness.fake_driver import Crash, Driver, dumps, loads
 from harness.fake_group import OTHER, FakeGroup, Violation
+from harness.fake_leaders import LAGS, SILENT
 
+from pyspark_kgroup.errors import DataLoss
 from spark_kgroup.model import TopicPartition
 
 SEEDS = int(os.environ.get("KGROUP_SIMULATION_SEEDS", "80"))
@@ -38,6 +40,7 @@ class BoundaryWorld:
         self.busy = False
         self.group.meanwhile = self.meanwhile
         self.group.commit_fate = self.commit_fate
+        self.group.leaders.asks_old_first = lambda: self.rng.random() < 0.7
 
     def meanwhile(self) -> None:
         if not self.busy and self.rng.random() < 0.05:
@@ -62,6 +65,8 @@ class BoundaryWorld:
             happens = self.rng.choice([self.expel, self.notice, self.expel, self.expire_old])
         elif self.rng.random() < 0.03:
             happens = self.add_partition
+        elif self.rng.random() < 0.06:
+            happens = self.rng.choice([self.cut_off_a_leader, self.cut_off_a_leader, self.old_leaders_come_back])
         elif self.leaders and self.rng.random() < 0.3:
             happens = self.rng.choice(
                 [self.leader_goes, self.leader_comes, self.transaction_begins, self.transactions_end]
@@ -96,6 +101,15 @@ class BoundaryWorld:
 
     def leader_comes(self) -> None:
         self.group.out_of_reach.pop(self.any_partition(), None)
+
+    def cut_off_a_leader(self) -> None:
+        """A leader goes on answering as of now. One that is cut off already stays as it is."""
+        tp = self.any_partition()
+        if tp not in self.group.leaders.cut_off:
+            self.group.cut_off_leader(tp, self.rng.choice([[], [], [SILENT], [LAGS], [LAGS, SILENT]]))
+
+    def old_leaders_come_back(self) -> None:
+        self.group.leaders.cut_off.clear()
 
     def transaction_begins(self) -> None:
         self.group.unstable.add(self.any_partition())
@@ -185,6 +199,7 @@ class BoundaryWorld:
     # --------------------------------------------------------------------------------------------- checks
 
     def check(self) -> None:
+        assert not self.driver.boundary.logs.losses, "a record is called lost"
         for tp, spans in self.driver.rows.items():
             for (_, a), (b, _) in pairwise(spans):
                 assert a <= b, f"{tp}: read twice in our own batches: {spans}"
@@ -224,6 +239,7 @@ class BoundaryWorld:
         self.group.commit_fate = lambda: "ok"
         self.group.out_of_reach.clear()
         self.group.unstable.clear()
+        self.group.leaders.cut_off.clear()
         self.history.append("settle")
         self.notice()
         self.group.die()
@@ -253,7 +269,7 @@ def test_random_worlds_keep_every_promise(first_seed: int, losses: bool, leaders
         world = BoundaryWorld(seed, losses=losses, leaders=leaders)
         try:
             world.run(triggers=25)
-        except (AssertionError, Violation) as error:
+        except (AssertionError, Violation, DataLoss) as error:
             raise AssertionError(
                 f"seed {seed}, losses={losses}, leaders={leaders}: {error}\n{world.history}"
             ) from error
