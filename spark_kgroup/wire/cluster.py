@@ -591,6 +591,9 @@ class Cluster:
             found = await self.brokers.shared.join_or_start(
                 ("names", key), lambda: self._ask_for_names(key, timeout_ms)
             )
+        if not topic_ids <= found.names.keys():
+            # The coordinator knows these ids. A broker that is cut off would lack them in each answer.
+            self._known.doubt(key)
         # The answer at hand may be older than the news that a topic was created anew.
         return {each: found.names[each] for each in topic_ids & found.names.keys() if not self._known.is_replaced(each)}
 

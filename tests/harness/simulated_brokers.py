@@ -67,14 +67,16 @@ class SimulatedBrokers:
         epochs = self.topic.leader_epochs
         self._change(replace(self.topic, leader_epochs={**epochs, partition: epochs[partition] + 1}))
 
-    def create_anew(self) -> None:
-        """The topic is deleted, and created with as many partitions. Ids grow, so a later one can be told.
+    @property
+    def may_create_anew(self) -> bool:
+        """Whether no broker is behind, or the topic was not created again since.
 
-        That happens once while a broker is behind. The two other brokers would else name different new ids, if the
-        topic was created again in between, and the old id would count until one of them is confirmed.
+        Else the two other brokers may name different new ids, and the old one counts until one of them is confirmed.
         """
-        if self._behind and self._created_since_cut_off:
-            return
+        return not (self._behind and self._created_since_cut_off)
+
+    def create_anew(self) -> None:
+        """The topic is deleted, and created with as many partitions. Ids grow, so a later one can be told."""
         self._created_since_cut_off = True
         assert self.topic.topic_id is not None
         topic_id = UUID(int=self.topic.topic_id.int + 1)

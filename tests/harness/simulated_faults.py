@@ -206,8 +206,9 @@ def elect_a_leader(world: MemberWorld) -> None:
 
 def create_topic_anew(world: MemberWorld) -> None:
     """The topic is deleted, and created with as many partitions."""
-    world.log("FAULT create topic anew")
-    world.brokers.create_anew()
+    if world.brokers.may_create_anew:
+        world.log("FAULT create topic anew")
+        world.brokers.create_anew()
 
 
 def rejoin(world: MemberWorld) -> None:

@@ -15,6 +15,7 @@ from random import Random
 from uuid import UUID
 
 from harness.model_consumer_group import ModelConsumerGroup
+from harness.simulated_brokers import NODES, SimulatedBrokers, SimulatedClient
 
 from spark_kgroup.errors import FencedInstanceId
 from spark_kgroup.member import contract
@@ -42,9 +43,11 @@ from spark_kgroup.model import (
     TopicPartition,
 )
 from spark_kgroup.runtime.resumptions import resumable, with_topic_ids
+from spark_kgroup.wire.cluster import ClusterMetadata
 
 TOPIC = "orders"
 REQUEST_TIMEOUT_MS = 3_000
+LOOK_TIMEOUT_MS = 30_000
 
 
 class Process:
@@ -60,12 +63,15 @@ class Process:
         )
         self.alive = True
         self.paused = False
+        self.client = SimulatedClient(world.brokers, world, paused=lambda: self.paused)
         self.failure: Exception | None = None
         self.launched_at_ms = world.now_ms
         self.confirmed_at_ms = world.now_ms
         self.gained: list[tuple[int, frozenset[TopicPartition]]] = []
         """When it was assigned new partitions, and which."""
         self.lost: list[str] = []
+        self.nameless_since_ms: int | None = None
+        """Since when it is assigned a topic id without a name."""
         self._inbox: deque[Event] = deque()
         self._wakes_at_ms: int | None = None
         self.post(contract.Join())
@@ -120,8 +126,8 @@ class Process:
         match effect:
             case Ask(request=request):
                 self.world.ask(self, request)
-            case ResolveTopics():
-                self.world.after(self.world.delay_ms(), self._resolve)
+            case ResolveTopics(topic_ids=topic_ids):
+                self.world.after(self.world.delay_ms(), lambda: self._resolve(topic_ids))
             case contract.LookAtSeat():
                 self.world.after(2 * self.world.delay_ms(), self._look_at_seat)
             case contract.Assigned(added=added):
@@ -134,9 +140,19 @@ class Process:
             case _:
                 pass
 
-    def _resolve(self) -> None:
-        if not self.world.broken:
-            self.post(TopicsResolved(names=((self.world.known_topic_id, TOPIC),)))
+    def _resolve(self, topic_ids: frozenset[UUID]) -> None:
+        """As `Cluster.resolve_topic_names`, with no answer kept for later questions."""
+
+        def on_looked(found: ClusterMetadata | None) -> None:
+            if found is None:
+                return
+            known = {topic.topic_id for topic in found.topics.values() if topic.topic_id is not None}
+            if not topic_ids <= known:
+                self.client.doubt()
+            named = sorted(each for each in topic_ids & known if not self.client.known.is_replaced(each))
+            self.post(TopicsResolved(names=tuple((each, TOPIC) for each in named)))
+
+        self.client.look(on_looked, timeout_ms=LOOK_TIMEOUT_MS, wanted=lambda: self.running)
 
     def _look_at_seat(self) -> None:
         if not self.world.broken:
@@ -160,7 +176,7 @@ class ConsumerWorld:
     Attributes:
         broken: no request is answered.
         moving: the coordinator answers that it is none, or that it loads.
-        known_topic_id: the topic's id by metadata, which learns of a new one later than the coordinator.
+        brokers: they tell metadata, which learn of a new topic id later than the coordinator.
 
     """
 
@@ -172,8 +188,11 @@ class ConsumerWorld:
         self.now_ms = 1_000
         self.loss = 0.0
         self.broken = self.moving = self.at_peace = False
-        self.known_topic_id = self.topic_id = UUID(int=1)
+        self.named_within_ms: int | None = None
+        """How soon a process knows the name of each topic id, None where faults set no bound."""
+        self.topic_id = UUID(int=1)
         self.count = 11
+        self.brokers = SimulatedBrokers(seed, TOPIC, self.count)
         self.group = ModelConsumerGroup(self._partitions())
         self.processes: list[Process] = []
         self.fenced: list[Process] = []
@@ -187,6 +206,11 @@ class ConsumerWorld:
 
     def _partitions(self) -> frozenset[TopicIdPartition]:
         return frozenset(TopicIdPartition(self.topic_id, index) for index in range(self.count))
+
+    @property
+    def reachable(self) -> bool:
+        """Whether brokers can be reached."""
+        return not self.broken
 
     # ------------------------------------------------------------------------------------------------ time
 
@@ -334,8 +358,19 @@ class ConsumerWorld:
             silent_ms = self.now_ms - process.confirmed_at_ms
             held_for_ms = process.config.session_timeout_ms + 2 * self._delay[1]
             assert silent_ms <= held_for_ms or process.paused, f"{process.name} holds after {silent_ms} ms"
+        if self.named_within_ms is not None:
+            self._named_in_time(process, self.named_within_ms)
         if changed:
             self._one_owner()
+
+    def _named_in_time(self, process: Process, within_ms: int) -> None:
+        if not process.machine.partitions.unnamed:
+            process.nameless_since_ms = None
+        elif process.nameless_since_ms is None:
+            process.nameless_since_ms = self.now_ms
+        else:
+            nameless_ms = self.now_ms - process.nameless_since_ms
+            assert nameless_ms <= within_ms, f"{process.name} has had no name of a topic for {nameless_ms} ms"
 
     def _one_owner(self) -> None:
         """No partition has two owners among the members that the coordinator has in the group, in any epoch."""
@@ -450,23 +485,36 @@ class ConsumerWorld:
     def grow(self) -> None:
         """The topic has more partitions."""
         if self.count < 30:
-            self.count += self.rng.randint(1, 3)
+            more = self.rng.randint(1, 3)
+            self.count += more
+            self.brokers.grow(more)
             self.group.change_metadata(self._partitions())
 
     def create_anew(self) -> None:
         """The topic is deleted and created. Brokers say so a little later."""
-        self.topic_id = UUID(int=self.topic_id.int + 1)
-        self.group.change_metadata(self._partitions())
-        self.after(self.rng.choice((0, 500, 4_000)), self._tell_topic_id)
+        if self.brokers.may_create_anew:
+            self.topic_id = UUID(int=self.topic_id.int + 1)
+            self.group.change_metadata(self._partitions())
+            self.after(self.rng.choice((0, 500, 4_000)), self._tell_topic_id)
 
     def _tell_topic_id(self) -> None:
-        self.known_topic_id = self.topic_id
+        while self.brokers.topic.topic_id != self.topic_id:
+            self.brokers.create_anew()
+
+    def cut_off_a_broker(self) -> None:
+        """One broker goes on answering metadata as of this moment, or knows no topic, as if it just started."""
+        if self.brokers.is_one_behind or self.brokers.topic.topic_id != self.topic_id:
+            return
+        self.brokers.cut_off(self.rng.choice(sorted(NODES)), denies=self.rng.random() < 0.25)
+        lasts_ms = self.rng.choice((500, 5_000, 40_000, None))
+        if lasts_ms is not None:
+            self.after(lasts_ms, self.brokers.catch_up)
 
     def make_peace(self) -> None:
         """No fault from now on, and those under way end."""
         self.at_peace = True
         self.mend()
-        self.known_topic_id = self.topic_id
+        self._tell_topic_id()
         for process in list(self.processes):
             self.resume(process)
         for seat in self.seats:

@@ -640,6 +640,22 @@ async def test_a_broker_of_unknown_id_is_no_witness_of_a_leader(world: BrokerWor
     await cluster.close()
 
 
+def test_a_topic_id_without_a_name_is_asked_for_at_another_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator has assigned it. The first broker is cut off since before the topic was created anew."""
+    monkeypatch.setattr(cluster_module, "TOPIC_NAMES_MISSED_MS", -1)
+
+    @in_a_world(nodes=3)
+    async def scenario(world: BrokerWorld) -> None:
+        world.cut_off_from_now_on(0)
+        world.topic_id = new_id = UUID(int=8)
+        cluster = world.cluster(bootstrap=[broker.address for broker in world.brokers])
+        assert await cluster.resolve_topic_names({new_id}, ["a"], timeout_ms=SOON_MS) == {}
+        assert await cluster.resolve_topic_names({new_id}, ["a"], timeout_ms=SOON_MS) == {new_id: "a"}
+        await cluster.close()
+
+    scenario()
+
+
 # ------------------------------------------------------------------------------------------------ another cluster
 
 
