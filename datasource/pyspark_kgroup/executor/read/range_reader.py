@@ -262,9 +262,6 @@ def _compare_with_logs(consumer: Consumer, unread: _Unread) -> None:
     for partition in unread.take_doubts():
         try:
             log_range = _log_range(consumer, unread, partition, seen)
-        except AnotherCluster as problem:
-            unread.on_another_cluster(partition, problem.args[0])
-            continue
         except KafkaException as problem:
             unread.on_look_failed(partition, problem.args[0])
             continue
@@ -277,9 +274,6 @@ def _look_at_log(consumer: Consumer, unread: _Unread, partition: TopicPartition)
     """Look for the reason why no record of the partition comes, when librdkafka has reported none."""
     try:
         log_range = _log_range(consumer, unread, partition, {})
-    except AnotherCluster as problem:
-        unread.on_another_cluster(partition, problem.args[0])
-        return
     except KafkaException as problem:
         unread.on_idle_look_failed(partition, problem.args[0])
         return
@@ -290,19 +284,23 @@ def _look_at_log(consumer: Consumer, unread: _Unread, partition: TopicPartition)
 def _log_range(
     consumer: Consumer, unread: _Unread, partition: TopicPartition, seen: dict[str, ClusterMetadata]
 ) -> LogRange | None:
-    """The offsets that the partition's log has, or None after `unread` was told that a broker does not know it.
+    """The offsets that the partition's log has.
 
-    `seen` is what brokers have said of topics in this round of looks: an answer has all partitions of its topic.
+    None after `unread` was told that a broker does not know the partition, or belongs to another cluster. `seen` is
+    what brokers have said of topics in this round of looks: an answer has all partitions of its topic.
 
     Raises:
-        AnotherCluster: the broker belongs to another cluster.
         KafkaException: brokers did not tell it.
     """
     # First whether it is there: librdkafka answers the second question with a timeout where no broker knows it.
     if partition.topic not in seen:
         seen[partition.topic] = _described(consumer, partition.topic)
     described = seen[partition.topic]
-    check_cluster(described, unread.cluster)
+    try:
+        check_cluster(described, unread.cluster)
+    except AnotherCluster as problem:
+        unread.on_another_cluster(partition, problem.args[0])
+        return None
     topic = described.topics[partition.topic]
     if topic.error is not None and topic.error.code() not in _UNKNOWN:
         raise KafkaException(topic.error)
