@@ -85,7 +85,8 @@ def seat(
         topics=(topic,),
         instance_ids=(instance_id,),
         client=ClientSettings(security=security),
-        protocol=ProtocolSettings(session_timeout_ms=30_000, rebalance_timeout_ms=30_000, heartbeat_interval_ms=200),
+        # A Kafka that restarts beside other tests may take longer than 30 s, and the seat shall outlive that.
+        protocol=ProtocolSettings(session_timeout_ms=120_000, rebalance_timeout_ms=30_000, heartbeat_interval_ms=200),
     )
 
     def give_up(session: Session, effect: contract.Effect) -> None:
