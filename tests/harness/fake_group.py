@@ -193,6 +193,7 @@ class FakeGroup:
             the answer is lost) or "refused".
         stable: last stable offset of partitions with an open transaction.
         unstable: partitions whose committed offset is in a transaction that is not ended (KIP-447).
+        taken_unstable: partitions that the other application was given meanwhile (an exception of promises.md).
         out_of_reach: partition -> whether no leader answers for it now.
         rewinds: partitions whose committed offset may go back, because an explicit `startingOffsets` says so.
         checkpoint_set_back: whether a committed offset that our seats wrote may go back.
@@ -219,6 +220,7 @@ class FakeGroup:
         self.stable: dict[TopicPartition, int] = {}
         self.out_of_reach: dict[TopicPartition, Callable[[], bool]] = {}
         self.unstable: set[TopicPartition] = set()
+        self.taken_unstable: set[TopicPartition] = set()
         self.rewinds: set[TopicPartition] = set()
         self.checkpoint_set_back = False
         self.bounds_ms: list[int | None] = []
@@ -434,6 +436,7 @@ class FakeGroup:
         if name != OTHER:
             self.seats[name].learn(share)
             return
+        self.taken_unstable |= (share - self.other.keys()) & self.unstable
         for tp in share - self.other.keys():
             self.other[tp] = self.committed_now.get(tp, self.log[tp][0])
 
