@@ -8,19 +8,16 @@ of the log there, or the consumer's position, which librdkafka also moves past o
 lacks a part of the range is not waited for: its leader is asked for the offsets that the log has (`data_loss`). An end
 below the position counts after `END_BELOW_MS`. A topic or partition that brokers do not know counts as deleted if two
 of them, or all that the cluster has, do not know it for `UNKNOWN_FOR_MS`, or one does not for `TOPIC_GONE_AFTER_MS`.
-Until then consumer after consumer asks for the leader anew: a broker that is cut off goes on to answer as one that
-leads, and librdkafka believes the first broker that it reaches.
+Until then consumer after consumer asks for the leader anew (`doubted_logs`).
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, cast
@@ -33,6 +30,7 @@ from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka, MalformedBatch
 from pyspark_kgroup.executor.native.fetched_log import UnknownTopicId
 from pyspark_kgroup.executor.read.consumer_security import credential_files, is_refusal, usable_here
+from pyspark_kgroup.executor.read.doubted_logs import Contradiction, DoubtedLogs
 from pyspark_kgroup.executor.read.records import record_batch
 from pyspark_kgroup.executor.read.topic_ids import AnotherCluster, TopicIds, check_cluster
 from pyspark_kgroup.limits import (
@@ -46,7 +44,7 @@ from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, 
 from pyspark_kgroup.shared.arrow import before, last_offsets, rebatch
 from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, KgroupError, OptionError, WireError
-from spark_kgroup.limits import AUTHENTICATION_GRACE_MS, LOOK_AGAIN_MS, NAMES_LISTED_MAX, TOPIC_GONE_AFTER_MS
+from spark_kgroup.limits import AUTHENTICATION_GRACE_MS, NAMES_LISTED_MAX, TOPIC_GONE_AFTER_MS
 from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.peer_words import listed, printable_words
 from spark_kgroup.uncollected import uncollected
@@ -98,9 +96,6 @@ begins (seen with one flipped bit)."""
 _IDLE_LOOK_S: Final = 5.0
 """How long no record may come until a log is looked at, and the time between two looks (ours): librdkafka is silent
 about a topic that it may not see."""
-
-_LOOKS_AT_ONCE: Final = 100
-"""How many logs are looked at in one round (ours): a look took 3 ms, so a round delays a poll by 0.3 s."""
 
 _LOOKS_MIN: Final = 5
 """How many looks must find a log too short or absent, however long they take (ours): each asks a broker of its own
@@ -259,7 +254,7 @@ def _next_batch(consumer: Consumer, unread: _Unread, to_batch: ToBatch, records_
 def _compare_with_logs(consumer: Consumer, unread: _Unread) -> None:
     """Ask the leaders of the partitions in doubt for the offsets that their logs have, and go on from there."""
     seen: dict[str, ClusterMetadata] = {}
-    for partition in unread.take_doubts():
+    for partition in unread.doubted.take_due(unread.open):
         try:
             log_range = _log_range(consumer, unread, partition, seen)
         except KafkaException as problem:
@@ -358,28 +353,14 @@ def _verdict(error: KafkaError, partition: TopicPartition | None) -> KgroupError
     return None
 
 
-@dataclass(slots=True)
-class _Contradiction:
-    """Brokers say that a log does not go on at the position up to which it was read.
-
-    Attributes:
-        since_s: when the first broker said so.
-        looks: how many answers have.
-        brokers: the node ids of those that did, as far as they are known.
-    """
-
-    since_s: float
-    looks: int = 0
-    brokers: set[int] = field(default_factory=set)
-
-
 class _Unread:
-    """The ranges that are not done, since when no record has come, and which logs may lack a part of their range.
+    """The ranges that are not done, since when no record has come, and what was said of them.
 
     Attributes:
         open: the ranges that are not done, by partition.
         files: the certificates that consumers read.
         cluster: the id of the driver's cluster, or "" if it is not known.
+        doubted: the logs that may lack a part of their range.
     """
 
     def __init__(
@@ -402,15 +383,13 @@ class _Unread:
         self._last_error = ""
         self._verdict: KgroupError | None = None
         self._fail_on_data_loss = settings.fail_on_data_loss
-        self._doubts = {partition for partition, reason in reasons.items() if isinstance(reason, UnknownTopicId)}
+        self.doubted = DoubtedLogs(
+            clock_s, [partition for partition, reason in reasons.items() if isinstance(reason, UnknownTopicId)]
+        )
         self._stopped: set[TopicPartition] = set()
         self._damaged: set[TopicPartition] = set()
         self._read_at: dict[TopicPartition, tuple[int, int]] = {}  # position, and how often it was damaged
-        self._contradicted: dict[TopicPartition, dict[int, _Contradiction]] = {}  # by the bound of the sign
-        self._misled: set[TopicPartition] = set()  # the answers about them were of no use
-        self._looked_at_s: dict[TopicPartition, float] = {}
         self._told = Counter[str]()
-        self._ask_anew_at_s = math.inf
         self._turn = 0
         self.resume()
         # Both readers have one deadline, so this one has only the time that the native reader left.
@@ -460,13 +439,7 @@ class _Unread:
         Certificates have changed here, while a broker and the consumer refuse each other. Or a log ends below its
         position, or is absent, and another broker is to say who leads it.
         """
-        if (self._contradicted or self._misled) and self._clock_s() >= self._ask_anew_at_s:
-            # One consumer for each look that is answered: a broker that is silent must not end reads of other logs.
-            self._ask_anew_at_s = math.inf
-            self._doubts |= self._contradicted.keys() | self._misled
-            self._misled.clear()
-            return True
-        return self._refused_at_s is not None and self.files.take_change()
+        return self.doubted.take_renewal() or (self._refused_at_s is not None and self.files.take_change())
 
     def begin_anew(self) -> None:
         """Another consumer goes on, from the positions: the broker that refused the last one may accept it."""
@@ -492,7 +465,7 @@ class _Unread:
         self._last_error = printable_words(error.str())
         self._verdict = self._verdict or _verdict(error, partition)
         if error.code() in _UNKNOWN:  # for topic.metadata.propagation.max.ms by now. librdkafka names no partition
-            self._doubts |= self.open.keys()
+            self.doubted.add(self.open.keys())
 
     def accept(self, messages: list[Message], to_batch: ToBatch) -> pa.RecordBatch | None:
         """The records among `messages` that lie within the ranges. Closes the ranges that they end.
@@ -535,8 +508,7 @@ class _Unread:
             if position > self._positions[partition]:
                 self._positions[partition] = position
                 self._reasons.pop(partition, None)  # it was about records that are read by now
-                self._contradicted.pop(partition, None)
-                self._misled.discard(partition)
+                self.doubted.on_read_on(partition)
                 self.resume()
             if position >= self._ends[partition]:
                 self.open.pop(partition, None)
@@ -548,11 +520,11 @@ class _Unread:
         if code == KafkaError._PARTITION_EOF:
             self._advance({partition: _offset(message)})
             if partition in self.open:
-                self._doubts.add(partition)  # the log ends below the range, or its leader is not up to date yet
+                self.doubted.add([partition])  # the log ends below the range, or its leader is not up to date yet
         elif partition not in self.open:
             return
         elif code in _OUT_OF_LOG:
-            self._doubts.add(partition)
+            self.doubted.add([partition])
             self._stopped.add(partition)
         elif code == KafkaError._BAD_MSG or partition in self._damaged or _UNKNOWN_MAGIC in error.str():
             self._on_damaged(partition, error)
@@ -614,7 +586,7 @@ class _Unread:
         self._turn += 1
         chosen = list(self.open)[self._turn % len(self.open)]
         # A log that is asked for once a second anyway: one broker's answer must not count twice.
-        return None if chosen in self._contradicted or chosen in self._misled else chosen
+        return None if chosen in self.doubted else chosen
 
     def on_idle_look_failed(self, partition: TopicPartition, error: KafkaError) -> None:
         """The log could not be looked at. One answer does not decide whether it is gone."""
@@ -632,20 +604,6 @@ class _Unread:
             raise self._unreadable(partition, f"it gives no record of it, and {log_range}")
         self._looks[partition] = str(log_range)
 
-    def take_doubts(self) -> list[TopicPartition]:
-        """The partitions to be compared with their logs: each once for a sign of a loss, and once a second at most."""
-        now_s = self._clock_s()
-        again_s = now_s - LOOK_AGAIN_MS / 1000
-        self._doubts &= self.open.keys()
-        # Those are looked at by the next consumer.
-        left = self._contradicted.keys() | self._misled if self._ask_anew_at_s < math.inf else set()
-        due = [each for each in self._doubts - left if self._looked_at_s.get(each, -math.inf) <= again_s]
-        # A few at a time: records of other partitions are polled for between two rounds.
-        taken = due[:_LOOKS_AT_ONCE]
-        self._doubts.difference_update(taken)
-        self._looked_at_s.update(dict.fromkeys(taken, now_s))
-        return taken
-
     def on_look_failed(self, partition: TopicPartition, error: KafkaError) -> None:
         """The log could not be looked at, and is looked at again: with another consumer, if a leader denied it.
 
@@ -653,9 +611,9 @@ class _Unread:
             KgroupError: this user may not see it, or no record has come for too long.
         """
         if error.code() in _UNKNOWN:
-            self._ask_anew(partition)
+            self.doubted.ask_anew(partition)
         else:
-            self._doubts.add(partition)
+            self.doubted.add([partition])
         self.on_error(error, partition)
         self._check(waiting=True)
 
@@ -665,15 +623,11 @@ class _Unread:
         Raises:
             WireError: no record has come for too long.
         """
-        self._ask_anew(partition)
+        self.doubted.ask_anew(partition)
         if not self._elsewhere:
             log.warning("%s", error.str())
         self._elsewhere = error.str()
         self._check(waiting=True)
-
-    def _ask_anew(self, partition: TopicPartition) -> None:
-        self._misled.add(partition)
-        self._ask_anew_at_s = self._clock_s() + LOOK_AGAIN_MS / 1000
 
     def on_unknown(self, partition: TopicPartition, broker: int, of: int) -> None:
         """A broker does not know the partition. One answer does not decide whether it is gone.
@@ -718,27 +672,22 @@ class _Unread:
                 return None
             self._skip_loss(out_of_log(partition, position, end, log_range), end)
         else:
-            self._contradicted.pop(partition, None)
+            self.doubted.on_agreed(partition)
         stopped = partition in self._stopped
         self._stopped.discard(partition)
         return nearest if partition in self.open and (stopped or nearest > position) else None
 
-    def _contradict(self, partition: TopicPartition, said: LogRange | str, bound_ms: int) -> _Contradiction:
+    def _contradict(self, partition: TopicPartition, said: LogRange | str, bound_ms: int) -> Contradiction:
         """A broker says that the log does not go on at the position, for which it is asked for `bound_ms` at most."""
-        now_s = self._clock_s()
-        # Each sign has a time of its own: one broker's word is not a witness of what another one says.
-        signs = self._contradicted.setdefault(partition, {})
-        if bound_ms not in signs:
+        sign = self.doubted.contradict(partition, bound_ms)
+        if sign.looks == 1:
             # Else a query with a small default.api.timeout.ms would fail at each start, without a word of the loss.
-            self._deadline_s = max(self._deadline_s, now_s + bound_ms / 1000 + 2 * _LOG_LOOK_S)
+            self._deadline_s = max(self._deadline_s, sign.since_s + bound_ms / 1000 + 2 * _LOG_LOOK_S)
             self._warn(
                 "asking again",
                 f"{partition} is to be read from offset {self._positions[partition]} to {self._ends[partition] - 1}, "
                 f"but {said}: asking again for {bound_ms // 1000} s at most before that is a loss.",
             )
-        self._ask_anew_at_s = now_s + LOOK_AGAIN_MS / 1000
-        sign = signs.setdefault(bound_ms, _Contradiction(now_s))
-        sign.looks += 1
         return sign
 
     def _warn(self, kind: str, text: str) -> None:

@@ -139,7 +139,7 @@ def test_a_look_that_fails_here_is_no_reason_to_doubt_the_range() -> None:
     stalled = Stalled()
     stalled.unread.on_error(KafkaError(KafkaError._TRANSPORT, AWAY))
     stalled.unread.on_idle_look_failed(T0, KafkaError(KafkaError._TIMED_OUT))
-    assert stalled.unread.take_doubts() == []
+    assert stalled.unread.doubted.take_due(stalled.unread.open) == []
     assert f"librdkafka said last: {AWAY}" in stalled.end()
 
 
