@@ -58,6 +58,7 @@ def main() -> int:
         protocol=asked.protocol,
         member_ids=asked.member_ids,
         min_partitions=asked.min_partitions,
+        reader=asked.reader,
         lanes=asked.lanes or list(LANES),
         lasting={"none": None, "by seed": lasting.chosen(seed)}.get(asked.lasting, _LASTING.get(asked.lasting)),
     )
@@ -102,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
         "--member-ids", choices=(BROKER, CLIENT, AUTO), default=BROKER, help="who makes those of classic queries"
     )
     parser.add_argument("--min-partitions", type=int, default=None, help="tasks of a batch, which divide seats' shares")
+    parser.add_argument("--reader", choices=("native", "librdkafka"), default="native", help="of the queries' tasks")
     parser.add_argument("--keep", action="store_true", help="keep the folder, also if every promise was kept")
     return parser
 

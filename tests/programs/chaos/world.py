@@ -64,6 +64,7 @@ class Run:
         protocol: the main query's.
         member_ids: which side makes those of classic queries.
         min_partitions: tasks of a batch, which divide seats' shares.
+        reader: the option `reader` of the queries.
         lanes: names of the lanes that play.
         lasting: the fault that is left on at the end, or None.
     """
@@ -74,6 +75,7 @@ class Run:
     protocol: str
     member_ids: str
     min_partitions: int | None
+    reader: str
     lanes: Collection[str]
     lasting: Fault | None
 
@@ -166,6 +168,7 @@ class ChaosWorld:
             read["kafka.default.api.timeout.ms"] = str(int(STALL_S * 1000))
         if self._run.min_partitions is not None:
             read["minPartitions"] = str(self._run.min_partitions)
+        read["reader"] = self._run.reader
         return Query(self.folder / name, name, read, session_s, small=self._run.small)
 
     def _read(self, members: int, name: str) -> dict[str, str]:
