@@ -211,7 +211,7 @@ def test_a_query_whose_records_are_deleted(apache_kafka: ApacheKafka, new_topic:
         query.read(topic, 10)
         produce(server, topic, 90, partitions=1, first=10)
         delete_records(apache_kafka, topic, 0, 40)
-        assert f"Offsets 10 on of {topic}-0 were still to be read, but the log has 40 to 99" in failure_of(query)
+        assert f"Offsets 10 on of {topic}-0 were to be read next, but the log has 40 to 99" in failure_of(query)
         assert committed(apache_kafka, group, topic) == 10
     with again(query, failOnDataLoss="false"):
         assert query.read(topic, 70) == [*range(10), *range(40, 100)]
@@ -235,7 +235,7 @@ def test_a_query_whose_topic_is_deleted_and_comes_back(
         apache_kafka.delete_topic(gone)
         produce(server, there, 5, partitions=1, first=10)
         message = failure_of(query)
-        assert f"Offsets 10 on of {gone}-0 were still to be read, but the partition does not exist any more" in message
+        assert f"Offsets 10 on of {gone}-0 were to be read next, but the partition does not exist any more" in message
         assert "1 more partitions" in message
         wait_for(lambda: committed(apache_kafka, group, gone) is None, "Kafka to forget the group's offset")
     with again(query, failOnDataLoss="false"):
@@ -262,7 +262,7 @@ def test_a_query_whose_topic_is_created_anew(
         query.read(topic, 20)
         query.settle()
         renew(apache_kafka, topic, partitions, records)
-        assert f"Offsets 20 on of {topic}-0 were still to be read, but its topic is another one now" in failure_of(
+        assert f"Offsets 20 on of {topic}-0 were to be read next, but its topic is another one now" in failure_of(
             query
         )
     with again(query, failOnDataLoss="false"):
@@ -322,7 +322,7 @@ def test_retention_takes_unread_records(three_nodes: ApacheKafka, group: str) ->
         wait_for(lambda: offset_of(three_nodes, topic, earliest) == 100, "all records to expire")
         keep_for(three_nodes, topic, "-1")
         message = failure_of(query)
-        assert f"Offsets 10 on of {topic}-0 were still to be read, but the log is empty and ends at 100" in message
+        assert f"Offsets 10 on of {topic}-0 were to be read next, but the log is empty and ends at 100" in message
     with again(query, failOnDataLoss="false"):
         produce(server, topic, 5, partitions=1, first=100)
         assert query.read(topic, 15) == [*range(10), *range(100, 105)]
@@ -381,7 +381,7 @@ def test_an_unclean_leader_election_truncates_the_log(three_nodes: ApacheKafka, 
 
         wait_for(leads, "the follower to lead", 60, every_s=0.5)
         error = failure_of(query)
-        assert f"Offsets 100 on of {topic}-0 were still to be read, but the log has 0 to 59: it was truncated" in error
+        assert f"Offsets 100 on of {topic}-0 were to be read next, but the log has 0 to 59: it was truncated" in error
     with again(query, failOnDataLoss="false"):
         wait_for(lambda: query.settle() or committed(kafka, group, topic) == 60, "the group's offset to go back")
         produce(kafka.bootstrap_servers, topic, 5, partitions=1, first=1000)

@@ -260,7 +260,7 @@ def test_records_that_are_gone_fail_a_batch_read_or_are_skipped(
     apache_kafka.admin.delete_records([where])[where].result(30)
     start = by_partition(topic, {0: 20, 1: 99, 2: 99})
     message = refusal(lambda: read(topic, startingOffsets=start))
-    assert f"Offsets 20 on of {topic}-0 were still to be read, but the log has 30 to 99" in message
+    assert f"Offsets 20 on of {topic}-0 were to be read next, but the log has 30 to 99" in message
     assert "failOnDataLoss=false" in message
     left = read(topic, startingOffsets=start, failOnDataLoss="false")
     assert places(left) == span((0, 30, 100), (1, 99, 100), (2, 99, 100))

@@ -62,8 +62,11 @@ class Loss(NamedTuple):
     skipped: int = 0
 
     def __str__(self) -> str:
-        asked = f"{self.position} {'on' if self.end_offset is None else f'to {self.end_offset - 1}'}"
-        return f"Offsets {asked} of {self.partition} were still to be read, but {self.now}: {self.why}."
+        if self.end_offset is None:  # perhaps there was no such record: what is gone does not tell its end
+            asked = f"Offsets {self.position} on of {self.partition} were to be read next"
+        else:
+            asked = f"Offsets {self.position} to {self.end_offset - 1} of {self.partition} were still to be read"
+        return f"{asked}, but {self.now}: {self.why}."
 
 
 def warnings_of(losses: Sequence[Loss]) -> list[str]:

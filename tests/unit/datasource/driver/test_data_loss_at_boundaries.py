@@ -54,10 +54,10 @@ def test_a_loss_names_the_partition_the_offset_asked_for_and_the_offsets_that_ar
         "retention or DeleteRecords removed the records before."
     )
     assert str(out_of_log(P1, 90, None, LogRange(60, 60))) == (
-        "Offsets 90 on of t-1 were still to be read, but the log is empty and ends at 60: "
+        "Offsets 90 on of t-1 were to be read next, but the log is empty and ends at 60: "
         "it was truncated (unclean leader election), the topic was recreated, or an offset beyond it was committed."
     )
-    assert "t-1 were still to be read, but the partition does not exist any more: " in str(deleted(P1, 10))
+    assert "t-1 were to be read next, but the partition does not exist any more: " in str(deleted(P1, 10))
     assert "its topic is another one now (id new, was old): it was deleted" in str(recreated(P1, 1, 9, "old", "new"))
     assert [out_of_log(P1, p, None, LogRange(40, 50)).skipped for p in (10, 60)] == [30, 0]
 
@@ -744,7 +744,7 @@ def test_a_topic_that_goes_between_batches_of_available_now_fails_the_query(
         for number in range(partitions):
             group.produce(TopicPartition("t", number), records)
     later(group)
-    with pytest.raises(DataLoss, match=r"Offsets 40 on of t-0 were still to be read, but .+ 1 more partitions"):
+    with pytest.raises(DataLoss, match=r"Offsets 40 on of t-0 were to be read next, but .+ 1 more partitions"):
         driver.trigger()
     assert driver.rows == {P0: [(0, 40)], P1: [(0, 40)]}
 

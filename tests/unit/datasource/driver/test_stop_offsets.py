@@ -240,7 +240,7 @@ def test_retention_in_front_of_a_stop_is_a_loss_all_the_same(world: World, endin
     driver.drain()
     group.produce(P0, 50)
     retention(group, P0, 30)
-    with pytest.raises(DataLoss, match="Offsets 5 on of t-0 were still to be read"):
+    with pytest.raises(DataLoss, match="Offsets 5 on of t-0 were to be read next"):
         driver.trigger()
 
 
