@@ -262,9 +262,7 @@ def test_a_query_whose_topic_is_created_anew(
         query.read(topic, 20)
         query.settle()
         renew(apache_kafka, topic, partitions, records)
-        assert f"Offsets 20 on of {topic}-0 were to be read next, but its topic is another one now" in failure_of(
-            query
-        )
+        assert f"Offsets 20 on of {topic}-0 were to be read next, but its topic is another one now" in failure_of(query)
     with again(query, failOnDataLoss="false"):
         assert query.read(topic, 20 + records)[20:] == list(range(1000, 1000 + partitions * records, partitions))
         query.settle()
