@@ -119,7 +119,8 @@ class Retries:
     def __init__(self, api_timeout_ms: int, rng: Random) -> None:
         self.api_timeout_ms = api_timeout_ms
         self._rng = rng
-        self._rights: dict[str, Rights] = {}
+        # A leader is known from Metadata, which takes the same right as ListOffsets (KafkaApis: DESCRIBE on the topic).
+        self._rights: dict[str, Rights] = {"ListOffsets": Rights(granted=True)}
         """Name of an API -> whether we may use it."""
 
     def backoff(self) -> Backoff:
