@@ -323,5 +323,6 @@ def test_a_compacted_log_with_gaps_also_at_the_end_of_a_range(
     )
     assert rows == expected or rows == reference(server, topic, "read_committed"), "the cleaner went on meanwhile"
     offsets = [row.offset for row in rows[0]]
-    assert max(b - a for a, b in pairwise(offsets)) > 97, "a batch without any record"
+    # The cleaner may have left none of the first 1,200 offsets: then the gap is at the beginning.
+    assert max(b - a for a, b in pairwise([-1, *offsets])) > 97, "a batch without any record"
     assert lag(apache_kafka, query, topic, 1) == [0]
