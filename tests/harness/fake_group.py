@@ -193,7 +193,8 @@ class FakeGroup:
             the answer is lost) or "refused".
         stable: last stable offset of partitions with an open transaction.
         unstable: partitions whose committed offset is in a transaction that is not ended (KIP-447).
-        taken_unstable: partitions that the other application was given meanwhile (an exception of promises.md).
+        taken_unstable: partitions that the other application was given meanwhile, and where it began (an exception of
+            promises.md).
         out_of_reach: partition -> whether no leader answers for it now.
         rewinds: partitions whose committed offset may go back, because an explicit `startingOffsets` says so.
         checkpoint_set_back: whether a committed offset that our seats wrote may go back.
@@ -220,7 +221,7 @@ class FakeGroup:
         self.stable: dict[TopicPartition, int] = {}
         self.out_of_reach: dict[TopicPartition, Callable[[], bool]] = {}
         self.unstable: set[TopicPartition] = set()
-        self.taken_unstable: set[TopicPartition] = set()
+        self.taken_unstable: set[tuple[TopicPartition, int]] = set()
         self.rewinds: set[TopicPartition] = set()
         self.checkpoint_set_back = False
         self.bounds_ms: list[int | None] = []
@@ -436,9 +437,10 @@ class FakeGroup:
         if name != OTHER:
             self.seats[name].learn(share)
             return
-        self.taken_unstable |= (share - self.other.keys()) & self.unstable
         for tp in share - self.other.keys():
             self.other[tp] = self.committed_now.get(tp, self.log[tp][0])
+            if tp in self.unstable:
+                self.taken_unstable.add((tp, self.other[tp]))
 
     def convert(self, takes: TopicPartition) -> None:
         """A member with `group.protocol=consumer` joins: brokers forget the claims, and it gets `takes` at once."""
