@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from threading import Event
 
 import pytest
 from harness.waiting import wait_for
@@ -22,6 +23,7 @@ from harness.waiting import wait_for
 from pyspark_kgroup.driver.registry import peers as peers_module
 from pyspark_kgroup.driver.registry.registry import Registry
 from pyspark_kgroup.driver.registry.server import RegistryServer
+from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.limits import REGISTRY_UNAUTHENTICATED_MAX
 from pyspark_kgroup.shared.channel import Channel, Message, connect, frame, new_key
 
@@ -246,22 +248,32 @@ def test_a_peer_that_never_reads_is_disconnected(
     assert bind(sidecar)["seat"] == "g-0"
 
 
-def flood(address: tuple[str, int], count: int, greet: bytes) -> None:
-    """Connections of another host, as fast as can be: a third each reset at once, after garbage, or held half open."""
+def flood(address: tuple[str, int], greet: bytes, enough: Event) -> int:
+    """Connections of another host, as fast as can be: a third each reset at once, after garbage, or held half open.
+
+    Args:
+        enough: ends the flood, once it has made `FLOOD // 2` connections.
+
+    Returns:
+        How many connections it has made.
+    """
     held: deque[socket.socket] = deque()
-    for n in range(count):
+    count = 0
+    while count < FLOOD // 2 or not enough.is_set():
         peer = socket.create_connection(address, 30, source_address=("127.0.0.2", 0))
-        if n % 3 == 0:
+        count += 1
+        if count % 3 == 0:
             held.append(peer)
             if len(held) <= 300:
                 continue
             peer = held.popleft()
-        elif n % 3 == 1:
+        elif count % 3 == 1:
             with suppress(OSError):  # dropped already
                 peer.sendall(greet)
         reset(peer)
     for peer in held:
         reset(peer)
+    return count
 
 
 def dropped_by_the_kernel() -> int:
@@ -270,43 +282,64 @@ def dropped_by_the_kernel() -> int:
     return int(values[names.index("ListenOverflows")])
 
 
+def join(server: RegistryServer) -> int:
+    """A newcomer binds, and tries again as workers do: where the backlog is full, the kernel leaves it in silence.
+
+    Returns:
+        How many of its connections were in vain.
+    """
+    for in_vain in range(5):
+        try:
+            newcomer = connect(("127.0.0.1", server.port), server.key)
+        except ChannelEnded:
+            continue
+        assert bind(newcomer)["seat"] == "g-0"
+        newcomer.close()
+        return in_vain
+    pytest.fail("A newcomer with the key did not get in within 5 attempts.")
+
+
 def test_a_flood_of_connections_does_not_hold_up_sidecars_with_the_key(
     server: RegistryServer, sidecar: Channel, caplog: pytest.LogCaptureFixture
 ) -> None:
     """10,000 connections as fast as they can be made: a sidecar binds on, and newcomers with the key get in."""
     caplog.set_level(logging.DEBUG)
     address = ("127.0.0.1", server.port)
-    binds = newcomers = 0
+    binds = newcomers = in_vain = 0
     slowest_s = 0.0
     begun_s, dropped_before = time.monotonic(), dropped_by_the_kernel()
+    enough = Event()
     with ThreadPoolExecutor(2) as beside:
-        floods = [beside.submit(flood, address, FLOOD // 2, greet) for greet in (b"\xff" * 100, proof(KEY, bytes(32)))]
-        while wait(floods, timeout=0.002).not_done:
-            asked_s = time.monotonic()
-            assert bind(sidecar)["seat"] == "g-0"
-            slowest_s = max(slowest_s, time.monotonic() - asked_s)
-            binds += 1
-            if binds % 10 == 0:
-                newcomer = connect(address, server.key)
-                assert bind(newcomer)["seat"] == "g-0"
-                newcomer.close()
-                newcomers += 1
-        for over in floods:
-            over.result()
+        greets = (b"\xff" * 100, proof(KEY, bytes(32)))
+        floods = [beside.submit(flood, address, greet, enough) for greet in greets]
+        try:
+            while wait(floods, timeout=0.002).not_done:
+                asked_s = time.monotonic()
+                assert bind(sidecar)["seat"] == "g-0"
+                slowest_s = max(slowest_s, time.monotonic() - asked_s)
+                binds += 1
+                if binds % 10 == 0:
+                    in_vain += join(server)
+                    newcomers += 1
+                if binds == 100:
+                    enough.set()
+        finally:
+            enough.set()
+        flooded = sum(over.result() for over in floods)
     took_s = time.monotonic() - begun_s
     print(
-        f"{FLOOD} connections in {took_s:.1f} s; {binds} binds, at most {slowest_s * 1000:.0f} ms; {newcomers} joined"
+        f"{flooded} connections in {took_s:.1f} s; {binds} binds, at most {slowest_s * 1000:.0f} ms; {newcomers} "
+        f"joined, {in_vain} times in vain"
     )
-    assert binds >= 100
-    assert newcomers >= 5
+    assert binds >= 100  # else a flood ended with an error, which `result` has raised
     dropped_max = dropped_by_the_kernel() - dropped_before  # those that were reset before there was room in the backlog
 
     def taken() -> int:  # a reset may overtake the peer's message
         return server.counts().refused + server.counts().silent
 
-    wait_for(lambda: taken() >= FLOOD - dropped_max, "the count of all of them")
-    assert taken() <= FLOOD
-    assert server.counts().accepted == newcomers + 1
+    wait_for(lambda: taken() >= flooded - dropped_max, "the count of all of them")
+    assert taken() <= flooded + in_vain
+    assert newcomers + 1 <= server.counts().accepted <= newcomers + in_vain + 1
     warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert 1 <= len(warnings) <= 1 + took_s / 60
     assert "did not show" in warnings[0]
