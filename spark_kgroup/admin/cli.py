@@ -11,7 +11,14 @@ from typing import Annotated
 import typer
 
 import spark_kgroup
-from spark_kgroup.admin import assign_command, describe_command, kafka_command, member_command, remove_members_command
+from spark_kgroup.admin import (
+    assign_command,
+    describe_command,
+    doctor_command,
+    kafka_command,
+    member_command,
+    remove_members_command,
+)
 from spark_kgroup.admin.command_output import complain
 from spark_kgroup.errors import EnvironmentProblem, KgroupError
 
@@ -44,6 +51,7 @@ def kgroup(
 app.add_typer(kafka_command.app, name="kafka")
 app.command(epilog=assign_command.EXAMPLES)(assign_command.assign)
 app.command(epilog=describe_command.EXAMPLES)(describe_command.describe)
+app.command(epilog=doctor_command.EXAMPLES)(doctor_command.doctor)
 app.command(epilog=member_command.EXAMPLES)(member_command.member)
 app.command("remove-members", epilog=remove_members_command.EXAMPLES)(remove_members_command.remove_members)
 

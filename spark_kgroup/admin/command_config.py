@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
@@ -64,8 +65,25 @@ def security_from(path: Path) -> Security:
     Raises:
         OptionError: the file cannot be read, or is contradictory, incomplete or misspelt. The message shows no secret.
     """
-    try:
+    with _named(path):
         return load_security(security_settings(_properties(_parse(path))))
+
+
+def properties_from(path: Path) -> dict[str, str]:
+    """The properties of security that the file gives, under librdkafka's names.
+
+    Raises:
+        OptionError: as `security_from`, but for values, which are not looked at.
+    """
+    with _named(path):
+        return _properties(_parse(path))
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Let errors name the file."""
+    try:
+        yield
     except OptionError as problem:
         raise OptionError(f"--command-config {str(path)!r}: {str(problem).removeprefix('Option ')}") from None
 

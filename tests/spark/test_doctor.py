@@ -1,7 +1,11 @@
 """`doctor(spark)` looks at the executors of a session from within."""
 
+import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from harness.stream import options
@@ -29,3 +33,27 @@ def test_a_session_is_looked_at_from_within_its_executors(
 def test_options_that_no_stream_would_take_are_refused(spark: SparkSession) -> None:
     with pytest.raises(OptionError, match=r"kafka\.group\.id is missing"):
         pyspark_kgroup.doctor(spark, {"subscribe": "t"})
+
+
+def kgroup_doctor(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).with_name("kgroup")), "doctor", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, env={**os.environ, **environment})
+
+
+def test_the_command_starts_a_session_of_its_own_and_looks_at_it(
+    class_archive: None, apache_kafka: ApacheKafka, tmp_path: Path
+) -> None:
+    words = "--master local[2] --conf spark.ui.enabled=false --conf spark.driver.host=127.0.0.1 --json"
+    done = kgroup_doctor(*words.split(), "--bootstrap-server", apache_kafka.bootstrap_servers)
+    assert done.returncode == 0, done.stderr
+    found = {finding["subject"]: finding["found"] for finding in json.loads(done.stdout)}
+    assert found["CPUs"].endswith("for 2 cores")
+    assert found["brokers"] == "1 of 1 reached"
+    assert "Looking at the executors: done after" in done.stderr
+
+
+def test_a_session_that_does_not_come_about_is_one_error_without_a_traceback() -> None:
+    done = kgroup_doctor("--master", "no-such-master")
+    assert done.returncode == 1
+    assert "kgroup: Spark did not run the examination" in done.stderr
+    assert "Traceback" not in done.stderr

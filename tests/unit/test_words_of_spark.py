@@ -21,10 +21,12 @@ OF_SPARK = re.compile(
 ALLOWED = {
     "admin/cli.py": {"spark"},
     "admin/describe_command.py": {"spark", "executor", "executors"},
+    "admin/doctor_command.py": {"spark", "pyspark", "executor", "executors", "load()"},
     "seat_note.py": {"spark", "executor", "driver"},
     "wire/security/oauth.py": {"query"},
 }
-"""The columns that `kgroup describe` shows beside the offsets of Spark's seats, and the query of a URL."""
+"""The columns that `kgroup describe` shows beside the offsets of Spark's seats, the options of `kgroup doctor`, whose
+deed is an entry point, and the query of a URL."""
 
 
 @pytest.mark.parametrize(

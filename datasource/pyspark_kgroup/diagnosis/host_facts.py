@@ -31,6 +31,7 @@ class HostFacts:
         kgroup: version of spark-kgroup.
         pyspark: version of PySpark.
         pyspark_compiled: whether the modules of PySpark lie compiled (.pyc) where this process imports them from.
+        unix_sockets: whether its JVM talks to it over a Unix socket (PySpark 4.1 or later).
         jvm_above: whether the executor's JVM is among the ancestors of this process.
         pidfd: whether a process can be watched by a descriptor (pidfd_open(2)).
         folder: for temporary files.
@@ -49,6 +50,7 @@ class HostFacts:
     kgroup: str
     pyspark: str
     pyspark_compiled: bool
+    unix_sockets: bool
     jvm_above: bool
     pidfd: bool
     folder: str
@@ -76,6 +78,7 @@ def look() -> HostFacts:
         kgroup=importlib.metadata.version("spark-kgroup"),
         pyspark=importlib.metadata.version("pyspark"),
         pyspark_compiled=_is_compiled("pyspark"),
+        unix_sockets=os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "").lower() == "true",  # as Spark's daemon reads it
         jvm_above=executor.has_sidecar,
         pidfd=_has_pidfd(),
         folder=folder,

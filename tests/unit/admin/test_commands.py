@@ -19,7 +19,7 @@ HELP_OF_ALL = """
 import sys
 from typer.testing import CliRunner
 from spark_kgroup.admin.cli import app
-for words in ([], ["assign"], ["describe"], ["kafka", "run"], ["member"], ["remove-members"]):
+for words in ([], ["assign"], ["describe"], ["doctor"], ["kafka", "run"], ["member"], ["remove-members"]):
     shown = CliRunner().invoke(app, [*words, "--help"])
     assert shown.exit_code == 0 and "Usage" in shown.output, shown.output
 print(*{"kio", "javaproperties"} & sys.modules.keys())

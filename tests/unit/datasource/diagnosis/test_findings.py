@@ -16,6 +16,7 @@ HEALTHY: dict[str, Any] = {
     "kgroup": "0.2.0",
     "pyspark": "4.3.0",
     "pyspark_compiled": True,
+    "unix_sockets": True,
     "jvm_above": True,
     "pidfd": True,
     "folder": "/tmp",
@@ -44,6 +45,7 @@ def test_a_healthy_executor_has_no_finding_of_consequence() -> None:
     [
         ({"kgroup": "0.1.0"}, "spark-kgroup", "0.1.0", "The driver has 0.2.0: install the same wheel"),
         ({"pyspark_compiled": False}, "PySpark", "from an archive of sources", "pyspark_kgroup.python()"),
+        ({"unix_sockets": False}, "way to the JVM", "TCP", "spark.python.unix.domain.socket.enabled=true"),
         ({"jvm_above": False}, "executor's JVM", "out of sight", "A sandbox of the platform hides it"),
         ({"pidfd": False}, "pidfd_open", "missing", "Linux 5.3"),
         ({"folder_error": "Read-only file system"}, "TMPDIR", "/tmp: Read-only", "Set TMPDIR"),
@@ -90,6 +92,10 @@ def test_the_text_of_a_diagnosis_is_a_table_with_each_advice_once_below() -> Non
     assert sum("from an archive" in line for line in lines) == 1
     assert lines[-1].startswith("PySpark: Each Python process compiles PySpark anew")
     assert "Nothing costs time" in str(Diagnosis(findings("0.2.0", [HEALTHY], None)))
+
+
+def test_a_pyspark_without_unix_sockets_is_not_told_to_use_them() -> None:
+    assert of_consequence(unix_sockets=False, pyspark="4.0.1") == []
 
 
 def test_brokers_are_not_tried_without_options() -> None:
