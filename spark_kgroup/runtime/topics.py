@@ -113,8 +113,9 @@ class Topics:
     async def _match(self, pattern: TopicPattern, timeout_ms: int) -> Mapping[str, TopicDescription]:
         """Ask for all topics. Those that this user may not describe are not among them.
 
-        Topics that have vanished are asked for by name: a broker that lags behind would make the group rebalance. A
-        topic that this user may not describe any more is not gone: a seat that reads it hears why that is refused.
+        Topics that have vanished are asked for by name: a broker that lags behind would make the group rebalance, and
+        at the first look it would make an earlier process's topics look deleted. A topic that this user may not
+        describe any more is not gone: a seat that reads it hears why that is refused.
         """
         patience_ms = TOPIC_PATIENCE_MS if self._known_at_ms else None  # the first look is of all topics, or of none
         every = await self._cluster.metadata(None, timeout_ms=timeout_ms, patience_ms=patience_ms)
@@ -122,11 +123,15 @@ class Topics:
         # In a thread: many names may take seconds of CPU, and heartbeats must not wait for that.
         chosen = await asyncio.to_thread(self._select, pattern, every.topics.keys() - every.internal)
         found = {name: every.topics[name] for name in chosen}
-        if vanished := self.known.keys() - found.keys():
-            named = await self._cluster.metadata(sorted(vanished), timeout_ms=timeout_ms, patience_ms=TOPIC_PATIENCE_MS)
+        if self._known_at_ms:
+            expected = set(self.known)
+        else:
+            expected = set(await asyncio.to_thread(self._select, pattern, self._settings.work.topic_ids.keys()))
+        if vanished := expected - found.keys():
+            named = await self._cluster.metadata(sorted(vanished), timeout_ms=timeout_ms, patience_ms=patience_ms)
             self._check_unclear(named, vanished)
             hidden = {name for name, code in named.errors.items() if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED}
-            found |= {name: self.known[name] for name in hidden & vanished} | dict(named.topics)
+            found |= {name: self.known[name] for name in hidden & self.known.keys()} | dict(named.topics)
         # One warning when the last topic goes, or at the first look, and none at each refresh.
         if not found and (self.known or not self._known_at_ms):
             log.warning("No topic that this user may see matches %r: the group waits for one.", pattern.java)

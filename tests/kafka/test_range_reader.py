@@ -10,7 +10,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 import pyarrow as pa
@@ -30,6 +30,9 @@ from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.errors import OptionError, WireError
 from spark_kgroup.limits import API_TIMEOUT_MS
 from spark_kgroup.testing import ApacheKafka
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
 
 Found = dict[int, list[tuple[int, bytes | None]]]
 """Partition -> (offset, value), in the order read."""
@@ -298,6 +301,28 @@ def test_a_broker_that_names_the_id_of_an_earlier_topic_for_a_moment_is_not_beli
     now_s = 100.0
     assert ids.changed(["t"]) == {"t": "1" * 32}
     assert now_s == 130.0
+
+
+def test_each_look_at_another_id_is_by_a_client_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka asks the controller that it has heard of, and hears of another one from that broker alone."""
+    now_s = 0.0
+    clients: list[AdminClient] = []
+
+    def pause(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    def ask(_: list[str]) -> dict[str, str]:
+        if ids._client is None:
+            ids._client = cast("AdminClient", object())
+            clients.append(ids._client)
+        return {"t": "2" * 32 if len(clients) == 3 else "1" * 32}
+
+    monkeypatch.setattr("pyspark_kgroup.executor.read.topic_ids.time.sleep", pause)
+    ids = TopicIds({"t": "2" * 32}, {}, 10.0, lambda: now_s)
+    monkeypatch.setattr(ids, "_ask", ask)
+    assert ids.changed(["t"]) == {}
+    assert len(clients) == 3
 
 
 def test_ids_that_no_broker_tells_are_an_error_after_the_patience_of_a_read() -> None:

@@ -15,7 +15,7 @@ from spark_kgroup.errors import BrokerError
 from spark_kgroup.limits import API_TIMEOUT_MS, TOPIC_PATIENCE_MS
 from spark_kgroup.model import ErrorCode, TopicDescription
 from spark_kgroup.runtime import topics as topics_module
-from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.settings import GroupSettings, OngoingWork
 from spark_kgroup.runtime.topics import Topics
 from spark_kgroup.topic_pattern import TopicPattern
 from spark_kgroup.wire.cluster import Cluster
@@ -60,10 +60,13 @@ class Brokers:
         )
 
 
-def topics_of(brokers: Brokers, *named: str) -> Topics:
+def topics_of(brokers: Brokers, *named: str, of_earlier_process: Iterable[str] = ()) -> Topics:
     """The topics of these names, or else those that a pattern matches."""
     pattern = None if named else TopicPattern("t-.*")
-    settings = GroupSettings(bootstrap=(), group="g", topics=named, pattern=pattern, instance_ids=("seat-0",))
+    work = OngoingWork(topic_ids=dict.fromkeys(of_earlier_process, UUID(int=1)))
+    settings = GroupSettings(
+        bootstrap=(), group="g", topics=named, pattern=pattern, instance_ids=("seat-0",), work=work
+    )
     return Topics(settings, cast("Cluster", brokers))
 
 
@@ -104,6 +107,26 @@ async def test_a_topic_that_a_broker_which_lags_behind_does_not_list_stays_subsc
     brokers.topics, brokers.named = {"t-a"}, {"t-b"}
     await topics.refresh(timeout_ms=1_000)
     assert topics.names == ("t-a", "t-b")
+
+
+@on_a_loop
+async def test_a_topic_of_an_earlier_process_that_the_first_broker_does_not_list_is_asked_for_by_name() -> None:
+    """Else a restart beside a broker that was cut off before the topic was there would call its records lost."""
+    brokers = Brokers({"t-a"}, named={"t-b", "u"}, errors={"t-c": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+    topics = topics_of(brokers, of_earlier_process=("t-a", "t-b", "t-c", "u"))
+    await topics.refresh(timeout_ms=1_000)
+    assert topics.names == ("t-a", "t-b")
+    assert brokers.patiences_ms == [None, None], "both wait for each topic, as the first look does"
+    await topics.refresh(timeout_ms=1_000)
+    assert topics.names == ("t-a", "t-b")
+
+
+@pytest.mark.parametrize("code", [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])
+@on_a_loop
+async def test_a_topic_of_an_earlier_process_that_brokers_deny_or_hide_is_not_subscribed(code: int) -> None:
+    topics = topics_of(Brokers({"t-a"}, errors={"t-b": code}), of_earlier_process=("t-b",))
+    await topics.refresh(timeout_ms=1_000)
+    assert topics.names == ("t-a",)
 
 
 @on_a_loop

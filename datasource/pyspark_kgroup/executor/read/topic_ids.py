@@ -81,6 +81,7 @@ class TopicIds:
                 return other
             asked = sorted(other)
             if asked:
+                self._client = None  # it may ask one broker for ever, and that one may be cut off: a new one draws lots
                 time.sleep(LOOK_AGAIN_MS / 1000)
         return {}
 
