@@ -14,7 +14,7 @@ from dataclasses import replace
 from pyspark_kgroup.driver.batch.leaders import make_ranges
 from pyspark_kgroup.driver.batch.timestamps import check_without_record
 from pyspark_kgroup.errors import DataLoss
-from pyspark_kgroup.limits import LEADER_PATIENCE_MS
+from pyspark_kgroup.limits import END_BELOW_ASKED_MS, END_BELOW_MS, LEADER_PATIENCE_MS
 from pyspark_kgroup.offsets.data_loss import LogRange, out_of_log, warnings_of
 from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
 from pyspark_kgroup.offsets.pieces import OffsetInterval, pieces
@@ -146,16 +146,66 @@ class _BatchRead:
         """The offsets to read of each partition, by options."""
         partitions = sorted(ends)
         committed = await self._committed(partitions)  # first: a group at work may commit beyond listed ends
+        logs, readable = await self._logs(partitions, committed)
+        starts, stops = await asyncio.gather(self._starts(logs, readable, committed), self._stops(logs, readable))
+        self._check_found(starts, stops, readable)
+        return {tp: OffsetInterval(starts[tp], stops[tp]) for tp in partitions}
+
+    async def _logs(
+        self, partitions: Sequence[TopicPartition], committed: Mapping[TopicPartition, int]
+    ) -> tuple[dict[TopicPartition, LogRange], dict[TopicPartition, int]]:
+        """The logs, and their readable ends.
+
+        A leader whose log ends below an offset that the read begins or ends at may have been cut off before that offset
+        was written. It is looked up at other brokers for `END_BELOW_MS`, if there are any.
+        """
+        logs, readable = await self._list_logs(partitions)
+        needed = self._needed(partitions, committed)
+        deadline_s = time.monotonic() + END_BELOW_MS / 1000
+        waits = False
+        while (short := [tp for tp in partitions if needed.get(tp, 0) > logs[tp].end_offset]) and (
+            len(self._cluster.brokers.nodes) > 1 and time.monotonic() < deadline_s
+        ):
+            if not waits:
+                log.warning(
+                    "%s is to be read at offset %d, but its log ends at %d, by the word of one leader: other brokers "
+                    "are asked for its leader for %d s at most.",
+                    short[0],
+                    needed[short[0]],
+                    logs[short[0]].end_offset,
+                    END_BELOW_MS // 1000,
+                )
+            else:
+                await asyncio.sleep(END_BELOW_ASKED_MS / 1000)
+            waits = True
+            await self._cluster.logs.ask_another_broker(short, LEADER_PATIENCE_MS)
+            logs_again, readable_again = await self._list_logs(short)
+            logs |= logs_again
+            readable |= readable_again
+        return logs, readable
+
+    async def _list_logs(
+        self, partitions: Sequence[TopicPartition]
+    ) -> tuple[dict[TopicPartition, LogRange], dict[TopicPartition, int]]:
         firsts, ends, readable = await asyncio.gather(
             self._list(partitions, messages.EARLIEST),
             self._list(partitions, messages.LATEST),
             self._list(partitions, messages.LATEST, isolation_level=int(self._options.read_committed)),
         )
         # `max`, since the two are listed apart, and retention may have removed all records up to a newer end.
-        logs = {tp: LogRange(firsts[tp], max(firsts[tp], ends[tp])) for tp in partitions}
-        starts, stops = await asyncio.gather(self._starts(logs, readable, committed), self._stops(logs, readable))
-        self._check_found(starts, stops, readable)
-        return {tp: OffsetInterval(starts[tp], stops[tp]) for tp in partitions}
+        return {tp: LogRange(firsts[tp], max(firsts[tp], ends[tp])) for tp in partitions}, readable
+
+    def _needed(
+        self, partitions: Sequence[TopicPartition], committed: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """The furthest offset that options or the group name for each partition."""
+        options = self._options
+        places = [self._places(bound, partitions) for bound in (options.starting_offsets, options.ending_offsets)]
+        found = dict(committed)
+        for tp, place in (item for each in places for item in each.items()):
+            if isinstance(place, int):
+                found[tp] = max(found.get(tp, 0), place)
+        return found
 
     def _check_found(
         self,

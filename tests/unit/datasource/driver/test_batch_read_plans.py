@@ -1,0 +1,104 @@
+"""The plan of a batch read beside a leader that was cut off: other brokers are asked before an offset is lost."""
+
+from collections.abc import Collection, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from harness.fake_broker import on_a_loop
+
+from pyspark_kgroup.driver.batch import batch_plan
+from pyspark_kgroup.errors import DataLoss
+from pyspark_kgroup.limits import END_BELOW_ASKED_MS, END_BELOW_MS
+from pyspark_kgroup.options.batch_options import parse_batch
+from spark_kgroup.errors import OptionError
+from spark_kgroup.model import TopicPartition
+from spark_kgroup.wire import messages
+from spark_kgroup.wire.cluster import Cluster
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Logs:
+    """Logs of 40 records. A leader that was cut off at 25 answers for T0, until `after` questions to other brokers."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+        self.asked: list[Collection[TopicPartition]] = []
+
+    async def list_offsets(self, wanted: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, Any]:
+        end = {T0: 40 if len(self.asked) >= self.after else 25, T1: 40}
+        found = {tp: 0 if at == messages.EARLIEST else end[tp] for tp, at in wanted.items()}
+        return {tp: SimpleNamespace(offset=offset) for tp, offset in found.items()}
+
+    async def ask_another_broker(self, partitions: Collection[TopicPartition], _: int) -> None:
+        self.asked.append(partitions)
+
+
+async def spans(monkeypatch: pytest.MonkeyPatch, logs: Logs, brokers: int = 3, **options: str) -> dict[Any, Any]:
+    now_s = 0.0
+
+    async def pause(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    async def committed(*_: Any) -> dict[TopicPartition, Any]:
+        return {tp: SimpleNamespace(offset=38) for tp in (T0, T1)}
+
+    monkeypatch.setattr(batch_plan.asyncio, "sleep", pause)
+    monkeypatch.setattr(batch_plan, "time", SimpleNamespace(monotonic=lambda: now_s))
+    cluster = SimpleNamespace(
+        logs=logs, brokers=SimpleNamespace(nodes=range(brokers)), groups=SimpleNamespace(committed_offsets=committed)
+    )
+    given = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", **options}
+    read = batch_plan._BatchRead(cast("Cluster", cluster), parse_batch(given))
+    return await read._spans({T0: 25, T1: 40})
+
+
+GROUP = {"kafka.group.id": "g", "startingOffsets": "committed"}
+STARTS_AT = {"startingOffsets": '{"t": {"0": 38, "1": 38}}'}
+ENDS_AT = {"startingOffsets": '{"t": {"0": 5, "1": 5}}', "endingOffsets": '{"t": {"0": 38, "1": 38}}'}
+
+
+@pytest.mark.parametrize("options", [GROUP, STARTS_AT, ENDS_AT], ids=["committed", "start", "end"])
+@on_a_loop
+async def test_an_offset_beyond_a_leader_s_log_is_looked_for_at_the_leader_that_another_broker_names(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    logs = Logs(after=2)
+    found = await spans(monkeypatch, logs, **options)
+    assert found[T0] == found[T1]
+    assert logs.asked == [[T0], [T0]]
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "t-0 is to be read at offset 38, but its log ends at 25" in warning
+
+
+@pytest.mark.parametrize(
+    ("options", "error"), [(GROUP, DataLoss), (STARTS_AT, OptionError), (ENDS_AT, OptionError)], ids=str
+)
+@on_a_loop
+async def test_an_offset_that_no_leader_has_is_an_error_after_ten_seconds(
+    options: dict[str, str], error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = Logs(after=1_000)
+    with pytest.raises(error, match="t-0"):
+        await spans(monkeypatch, logs, **options)
+    assert len(logs.asked) == END_BELOW_MS // END_BELOW_ASKED_MS + 1
+
+
+@on_a_loop
+async def test_the_only_broker_is_believed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = Logs(after=1)
+    with pytest.raises(DataLoss, match="t-0"):
+        await spans(monkeypatch, logs, brokers=1, **GROUP)
+    assert logs.asked == []
+
+
+@pytest.mark.parametrize("options", [{"startingOffsets": "earliest"}, {"endingOffsets": "latest"}], ids=str)
+@on_a_loop
+async def test_logs_that_have_all_that_is_asked_for_are_listed_once(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = Logs(after=0)
+    assert set(await spans(monkeypatch, logs, **options)) == {T0, T1}
+    assert logs.asked == []
