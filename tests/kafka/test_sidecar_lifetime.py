@@ -91,7 +91,7 @@ def test_seat_servers_end_with_a_sidecar_that_was_killed(query: Query, executor:
 
 
 def test_a_sidecar_without_requests_ends(apache_kafka: ApacheKafka, topic: str, executor: Executor) -> None:
-    with Query(apache_kafka.bootstrap_servers, topic, {"seat-0": [0]}, idle_ms=1_000) as query:
+    with Query(apache_kafka.bootstrap_servers, topic, {"seat-0": [0]}, idle_ms=5_000) as query:
         pids, folder = begun(query, executor), query.place(executor).folder
         await_gone(pids)
         assert not folder.exists()
