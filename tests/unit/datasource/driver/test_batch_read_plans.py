@@ -35,7 +35,9 @@ class Logs:
         self.asked.append(partitions)
 
 
-async def spans(monkeypatch: pytest.MonkeyPatch, logs: Logs, brokers: int = 3, **options: str) -> dict[Any, Any]:
+async def spans(
+    monkeypatch: pytest.MonkeyPatch, logs: Logs, options: dict[str, str], brokers: int = 3
+) -> dict[Any, Any]:
     now_s = 0.0
 
     async def pause(seconds: float) -> None:
@@ -45,7 +47,7 @@ async def spans(monkeypatch: pytest.MonkeyPatch, logs: Logs, brokers: int = 3, *
     async def committed(*_: Any) -> dict[TopicPartition, Any]:
         return {tp: SimpleNamespace(offset=38) for tp in (T0, T1)}
 
-    monkeypatch.setattr(batch_plan.asyncio, "sleep", pause)
+    monkeypatch.setattr("pyspark_kgroup.driver.batch.batch_plan.asyncio.sleep", pause)
     monkeypatch.setattr(batch_plan, "time", SimpleNamespace(monotonic=lambda: now_s))
     cluster = SimpleNamespace(
         logs=logs, brokers=SimpleNamespace(nodes=range(brokers)), groups=SimpleNamespace(committed_offsets=committed)
@@ -66,7 +68,7 @@ async def test_an_offset_beyond_a_leader_s_log_is_looked_for_at_the_leader_that_
     options: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     logs = Logs(after=2)
-    found = await spans(monkeypatch, logs, **options)
+    found = await spans(monkeypatch, logs, options)
     assert found[T0] == found[T1]
     assert logs.asked == [[T0], [T0]]
     (warning,) = [record.getMessage() for record in caplog.records]
@@ -82,7 +84,7 @@ async def test_an_offset_that_no_leader_has_is_an_error_after_ten_seconds(
 ) -> None:
     logs = Logs(after=1_000)
     with pytest.raises(error, match="t-0"):
-        await spans(monkeypatch, logs, **options)
+        await spans(monkeypatch, logs, options)
     assert len(logs.asked) == END_BELOW_MS // END_BELOW_ASKED_MS + 1
 
 
@@ -90,7 +92,7 @@ async def test_an_offset_that_no_leader_has_is_an_error_after_ten_seconds(
 async def test_the_only_broker_is_believed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     logs = Logs(after=1)
     with pytest.raises(DataLoss, match="t-0"):
-        await spans(monkeypatch, logs, brokers=1, **GROUP)
+        await spans(monkeypatch, logs, GROUP, brokers=1)
     assert logs.asked == []
 
 
@@ -100,5 +102,5 @@ async def test_logs_that_have_all_that_is_asked_for_are_listed_once(
     options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs = Logs(after=0)
-    assert set(await spans(monkeypatch, logs, **options)) == {T0, T1}
+    assert set(await spans(monkeypatch, logs, options)) == {T0, T1}
     assert logs.asked == []
