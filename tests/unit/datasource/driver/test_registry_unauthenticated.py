@@ -291,7 +291,10 @@ def join(server: RegistryServer) -> int:
     for in_vain in range(5):
         try:
             newcomer = connect(("127.0.0.1", server.port), server.key)
-        except ChannelEnded:
+        except ChannelEnded as ended:
+            # The kernel's doing. A registry that pushes a newcomer out hangs up.
+            if not any(words in str(ended) for words in ("silent", "can be reached")):
+                raise
             continue
         assert bind(newcomer)["seat"] == "g-0"
         newcomer.close()
