@@ -9,10 +9,12 @@ back. It asks once for all of its members.
 A rebalance waits for all members (KIP-345), so it is not forced while a static leader may be away: it would only hold
 up the other members until the leader is back, and looks itself, or until its session is over, and the group rebalances
 anyhow. A process forces it if it has the leader, or a member that was asked back just now. Any process forces it at
-once if the leader was asked back, for that leader may be of another client and not look for minutes, or if the leader
-is dynamic, for the group does not wait for it. A static leader that was never away may not look for minutes either, so
-a second refresh that finds the same forces it. But no process does so where the leader has our client id, for then it
-looks as we do, nor where our members are eager, which would stand still if the leader is away.
+once if the leader is dynamic, for the group does not wait for it, and a look later if the leader was asked back, for
+that leader may be of another client and not look for minutes. Not at once, because it may still have to fetch its
+assignment: in a rebalance before that it claims no partition, and other members get those that it had. A static leader
+that was never away may not look for minutes either, so a second refresh that finds the same forces it. But no process
+does so where the leader has our client id, for then it looks as we do, nor where our members are eager, which would
+stand still if the leader is away.
 
 Several processes may find the same and force a rebalance at the same time: it is one. A join begins a rebalance, and
 each further join takes part in it, because the rebalance cannot end without the join's sender.
@@ -88,6 +90,8 @@ class MetadataWatch:
         self._found: tuple[AssignmentDrift, int] | None = None
         self._left: tuple[AssignmentDrift, int] | None = None
         """The drift that a look has left to a static leader of another process, and its generation."""
+        self._seen = frozenset[str]()
+        """The member ids of the group at the last look."""
         self._warned_of = frozenset[TopicPartition]()
         self._held: tuple[AssignmentDrift, int] | None = None
         self._pause_ms = 0
@@ -194,8 +198,15 @@ class MetadataWatch:
 
         A leader that was asked back has a new member id, and does not know of the changes meanwhile (KIP-814).
         """
-        static = [leader for leader in self._leaders_in(group) if leader.instance_id is not None]
-        if self.look_due or not static or any(session.machine.leader for session in self._sessions.values()):
+        seen, self._seen = self._seen, frozenset(member.member_id for member in group.members)
+        if any(session.machine.leader for session in self._sessions.values()):
+            return False
+        leaders = self._leaders_in(group)
+        if not leaders and self._seen != seen:  # asked back since the last look, maybe without its assignment yet
+            self._again = True
+            return True
+        static = [leader for leader in leaders if leader.instance_id is not None]
+        if self.look_due or not static:
             return False
         left, self._left = self._left, (found, generation)
         looks_itself = any(leader.client_id == self._settings.client.client_id for leader in static)

@@ -235,6 +235,22 @@ async def test_a_follower_acts_once_the_leader_was_asked_back(coordinator: Coord
     assert coordinator.reasons == ["start", "1 partitions without an owner"]
 
 
+@followed(SELDOM)
+async def test_a_leader_that_was_asked_back_has_a_look_s_time_to_fetch_its_assignment(
+    coordinator: Coordinator, group: Group
+) -> None:
+    """In a rebalance before that it claims no partition, and other members get those that it had."""
+    coordinator.world.leaders[A1] = 0
+    coordinator.describes(A0, leader="leader-anew")
+    await group._watch.look()
+    assert coordinator.reasons == ["start"]
+    coordinator.describes(A0, leader="leader-once-more")
+    await group._watch.look()
+    assert coordinator.reasons == ["start"]
+    await group._watch.look()
+    await group.wait_until(lambda view: len(view.seats[0].owned_since) == 2, 10_000)
+
+
 @followed()
 async def test_a_drift_that_a_rebalance_has_not_mended_is_not_forced_again_and_a_larger_one_is(
     coordinator: Coordinator, group: Group
