@@ -12,6 +12,7 @@ from harness.groups import assignment_by_instance
 from harness.mixed.clients import JAVA, KAFKA_PYTHON, LIBRDKAFKA, Client
 from harness.runtime import give_up_at_once
 
+from spark_kgroup.member import contract
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, ProtocolSettings
@@ -176,6 +177,26 @@ async def s2s(world: World) -> str:
     return "... for longer than a refresh"
 
 
+async def s2l(world: World) -> str:
+    leader = world.leader
+    await world.kill(leader)
+    await world.add_partitions("t", 9)
+    await world.start(leader)
+    session = world.running[leader]._seats.sessions[leader]
+    do = session._do
+
+    async def after_a_look(work: Any) -> None:
+        await world.refreshes(1)
+        await do(work)
+
+    def late(work: Any) -> Any:
+        syncs = isinstance(work, contract.Send) and isinstance(work.request, contract.SyncRequest)
+        return after_a_look(work) if syncs and not session.owned_since else do(work)
+
+    session._do = late  # type: ignore[method-assign]
+    return "... and the others look before the leader has fetched its assignment"
+
+
 @pytest.mark.parametrize("assignor", [STICKY, "range"])
 def test_partitions_added_around_a_restart_of_the_leader_are_noticed_in_one_rebalance(
     apache_kafka: ApacheKafka, assignor: str
@@ -193,7 +214,7 @@ def test_partitions_added_around_a_restart_of_the_leader_are_noticed_in_one_reba
 
     @on_a_loop
     async def scenario() -> None:
-        await asyncio.gather(*(one(change) for change in (s0, s1, s2f, s2s)))
+        await asyncio.gather(*(one(change) for change in (s0, s1, s2f, s2s, s2l)))
 
     scenario()
 
