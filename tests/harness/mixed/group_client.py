@@ -104,6 +104,11 @@ def run_kafka_python(member: "Arguments", stop: threading.Event) -> None:
         enable_auto_commit=False,
         auto_offset_reset="earliest",
     )
+    # 1. New metadata begins a rebalance. 2. `poll` times out before its SyncGroup is answered. 3. As the metadata was
+    # assigned by now, kafka-python 3.0.12 sees no reason to join, forgets the answer, and sends no heartbeat again.
+    coordinator = consumer._coordinator
+    needs = coordinator.need_rejoin
+    coordinator.need_rejoin = lambda: needs() or coordinator._join_task is not None
     consumer.subscribe([member.topic], listener=Listener(owned))
     while not stop.is_set():
         consumer.poll(timeout_ms=100)
