@@ -184,6 +184,28 @@ def test_a_user_that_may_not_even_see_the_topic_gets_an_error_within_seconds(
         list(reader_of_all.read_ranges([OffsetRange(name, 0, 0, RECORDS, leader)], settings))
 
 
+@pytest.mark.parametrize("reader", ["native", "librdkafka"])
+def test_a_read_goes_on_when_a_right_that_was_there_before_is_back(
+    secured_kafka: "SecuredKafka", monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, reader: Reader
+) -> None:
+    """As after a leader's start without all ACLs. The group's commits have shown that the user may read."""
+    monkeypatch.setattr(fetched_log, "FETCH_TROUBLE_MS", 500)
+    monkeypatch.setattr(range_reader, "_IDLE_LOOK_S", 0.5)
+    name, listener = f"topic-{uuid4().hex[:8]}", "SASL_SSL"
+    secured_kafka.kafka.create_topic(name, partitions=1)
+    produce(secured_kafka.kafka.bootstrap_servers, name, RECORDS, partitions=1)
+    config = parse(options(secured_kafka, listener, name, "g", **SCRAM)).consumer_config()
+    settings = ReadSettings(consumer_config=config, reader=reader, stall_timeout_ms=60_000, may_read=True)
+    host, port = secured_kafka.bootstrap(listener).split(":")
+    leader = Leader(1, host, int(port), 0, hex_id(secured_kafka.kafka.admin, name))
+    ranges = [OffsetRange(name, 0, 0, RECORDS, leader)]
+    reading = in_a_thread(lambda: sum(b.num_rows for b in reader_of_all.read_ranges(ranges, settings)), "read")
+    said = "TOPIC_AUTHORIZATION_FAILED" if reader == "native" else "Topic authorization failed"
+    wait_for(lambda: said in caplog.text, "the topic to be refused")
+    secured_kafka.allow(ALICE, AclOperation.READ, topic=name)
+    assert reading.result(30) == RECORDS
+
+
 def test_a_user_that_may_see_the_topic_and_not_read_it_gets_an_error(secured_kafka: "SecuredKafka", topic: str) -> None:
     secured_kafka.allow(BOB, AclOperation.DESCRIBE, topic=topic)
     bob = {**SCRAM, "sasl.username": BOB, "sasl.password": PASSWORDS[BOB]}

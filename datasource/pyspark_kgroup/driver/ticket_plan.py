@@ -79,7 +79,7 @@ def make_tickets(
         cluster: its id, or "" if brokers do not say it.
     """
     scan = executors.plan(batch, reads.pieces, reads.owned)
-    settings = replace(options.read_settings(), cluster=cluster)
+    settings = replace(options.read_settings(), cluster=cluster, may_read=True)
     access, sidecars = executors.access(), executors.sidecars()
     fixed = scan.mode is Mode.FIXED
     parts: Sequence[Part | None] = make_parts(scan.tickets) if fixed else [None] * len(scan.tickets)

@@ -102,6 +102,8 @@ class ReadSettings:
         fail_on_data_loss: whether offsets that are gone are an error, or skipped with a warning.
         stall_timeout_ms: how long may pass without a record, not counting the time that the caller takes for a batch.
         cluster: the id of the driver's cluster, or "" if brokers do not say it.
+        may_read: whether this user is known to have had READ on the topics: a group's commits need it as well. Then it
+            may be missing for a while (`rights`).
     """
 
     consumer_config: Mapping[str, str] = field(repr=False)
@@ -112,6 +114,7 @@ class ReadSettings:
     fail_on_data_loss: bool = True
     stall_timeout_ms: int = API_TIMEOUT_MS
     cluster: str = ""
+    may_read: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

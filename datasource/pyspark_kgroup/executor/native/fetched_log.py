@@ -57,10 +57,12 @@ class Refused(Verdict):
     """This user may not read the topic. librdkafka, which then may not see the topic either, would wait silently.
 
     Attributes:
+        partition: of the topic.
         error: for the user.
     """
 
     def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
         self.error = BrokerError("Fetch", ErrorCode.TOPIC_AUTHORIZATION_FAILED, str(partition))
         super().__init__(str(self.error))
 

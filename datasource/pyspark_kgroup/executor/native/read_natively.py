@@ -5,7 +5,7 @@ Runs on: executor. Needs neither Spark nor the driver nor librdkafka.
 At the first unusual answer it returns the offsets from which librdkafka is to go on, which is where its rows end, and
 why (`Left`). It decides two cases itself, since librdkafka would not see them: records that are gone although the log
 has other records at their offsets (`LogLost`: an error or a warning, as in `range_reader`), and a topic that this user
-may not read (`Refused`).
+may not read (`Refused`: final, unless this user could read it before, and it has not lasted long).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from pyspark_kgroup.offsets.data_loss import WAYS_OUT
 from pyspark_kgroup.shared.arrow import rebatch
 from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.model import TopicPartition
+from spark_kgroup.rights import Rights
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +117,7 @@ class _Reading:
         self._fetcher = self._new_fetcher()
         self._patience_s = settings.stall_timeout_ms / 2000  # the other half is librdkafka's
         self._quiet_since_s = time.monotonic()
+        self._rights = {p.topic: Rights(granted=settings.may_read) for p in unread}
         self._small: list[pa.RecordBatch] = []
         self._small_bytes = 0
 
@@ -124,6 +126,7 @@ class _Reading:
 
         Raises:
             FallbackToLibrdkafka: librdkafka is to read on, after the caller has taken the batches of `rest`.
+            Refused: this user may not read a topic.
             DataLoss: records are gone, and `fail_on_data_loss` is set.
         """
         while self._unread:
@@ -133,6 +136,8 @@ class _Reading:
                 if self._fail_on_data_loss:
                     raise DataLoss(f"{lost.loss} {WAYS_OUT}") from None
                 self._skip(lost)
+            except Refused as refused:
+                self._await_right(refused)
         yield from self.rest()
 
     def _fetched(self) -> Iterator[pa.RecordBatch]:
@@ -152,6 +157,7 @@ class _Reading:
                         # All ranges end here: the fetcher's positions are ahead of the decoded rows.
                         left[chunk.partition] = fallback
                         raise
+                    self._rights[chunk.partition.topic].on_granted()
                     self._quiet_since_s = time.monotonic()  # not before: brokers are not silent while Spark works
                     del chunk  # it keeps the memory of the answer from being used again
             if time.monotonic() >= self._quiet_since_s + self._patience_s:
@@ -163,6 +169,20 @@ class _Reading:
         """Leave out the lost records. The rest of the answer that told of the loss is fetched again."""
         log.warning("Data loss: %s Skipping to offset %d.", lost.loss, lost.goes_on_at)
         self._move(lost.loss.partition, lost.goes_on_at)
+        self._begin_anew()
+
+    def _await_right(self, refused: Refused) -> None:
+        """Ask again for a topic that could be read before. The caller has waited for `FETCH_TROUBLE_MS` already.
+
+        Raises:
+            Refused: it could not be read before, or has been refused for too long.
+        """
+        if not self._rights[refused.partition.topic].may_come_back(int(time.monotonic() * 1000)):
+            raise refused
+        log.warning("%s The topic could be read before: asking again.", refused.error)
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
         self._fetcher.close()
         self._fetcher = self._new_fetcher()
 

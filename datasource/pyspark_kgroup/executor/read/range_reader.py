@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import platform
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -47,6 +47,7 @@ from spark_kgroup.errors import AuthenticationFailed, BrokerError, KgroupError, 
 from spark_kgroup.limits import AUTHENTICATION_GRACE_MS, NAMES_LISTED_MAX, TOPIC_GONE_AFTER_MS
 from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.peer_words import listed, printable_words
+from spark_kgroup.rights import Rights
 from spark_kgroup.uncollected import uncollected
 
 if TYPE_CHECKING:
@@ -344,8 +345,8 @@ def _whole(messages: Sequence[Message]) -> list[Message]:
     return records
 
 
-def _verdict(error: KafkaError, partition: TopicPartition | None) -> KgroupError | None:
-    """The fatal error for `error`, or None if trying again may help."""
+def _denied(error: KafkaError, partition: TopicPartition | None) -> KgroupError | None:
+    """The error for the user if `error` says that a right is missing, else None."""
     if error.code() == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
         return BrokerError(
             "Fetch", error.code(), str(partition) if partition is not None else printable_words(error.str())
@@ -381,7 +382,8 @@ class _Unread:
         self._stall_timeout_s = settings.stall_timeout_ms / 1000
         self._reasons = dict(reasons)
         self._last_error = ""
-        self._verdict: KgroupError | None = None
+        self._denied: dict[str, KgroupError] = {}  # by topic, "" where librdkafka names none
+        self._rights = defaultdict[str, Rights](partial(Rights, granted=settings.may_read))
         self._fail_on_data_loss = settings.fail_on_data_loss
         self.doubted = DoubtedLogs(
             clock_s, [partition for partition, reason in reasons.items() if isinstance(reason, UnknownTopicId)]
@@ -437,13 +439,14 @@ class _Unread:
         """Whether another consumer is to go on.
 
         Certificates have changed here, while a broker and the consumer refuse each other. Or a log ends below its
-        position, or is absent, and another broker is to say who leads it.
+        position, or is absent, and another broker is to say who leads it. Or a right is missing, and may be back.
         """
         return self.doubted.take_renewal() or (self._refused_at_s is not None and self.files.take_change())
 
     def begin_anew(self) -> None:
         """Another consumer goes on, from the positions: the broker that refused the last one may accept it."""
         self._refused_at_s = None
+        self._denied.clear()
         self._stopped.clear()
 
     def on_error(self, error: KafkaError, partition: TopicPartition | None = None) -> None:
@@ -463,7 +466,11 @@ class _Unread:
         if not self._last_error:  # the first of this read: if the read fails, its error names the last one
             log.warning("%s. Trying again, for %.0f s at most.", printable_words(error.str()), self._stall_timeout_s)
         self._last_error = printable_words(error.str())
-        self._verdict = self._verdict or _verdict(error, partition)
+        topic = "" if partition is None else partition.topic
+        if topic not in self._denied and (denied := _denied(error, partition)) is not None:
+            self._denied[topic] = denied
+            for each in self.open if partition is None else [partition]:
+                self.doubted.ask_anew(each)  # librdkafka looks again after minutes only
         if error.code() in _UNKNOWN:  # for topic.metadata.propagation.max.ms by now. librdkafka names no partition
             self.doubted.add(self.open.keys())
 
@@ -509,6 +516,8 @@ class _Unread:
                 self._positions[partition] = position
                 self._reasons.pop(partition, None)  # it was about records that are read by now
                 self.doubted.on_read_on(partition)
+                self._rights[partition.topic].on_granted()
+                self._denied.pop(partition.topic, None)
                 self.resume()
             if position >= self._ends[partition]:
                 self.open.pop(partition, None)
@@ -719,8 +728,9 @@ class _Unread:
         )
 
     def _check(self, waiting: bool) -> None:
-        if self._verdict is not None:
-            raise self._verdict
+        for topic, denied in self._denied.items():
+            if not self._rights[topic].may_come_back(int(self._clock_s() * 1000)):
+                raise denied
         if not waiting or not self.open:
             return
         if self._refused_at_s is not None and self._clock_s() > self._refused_at_s + AUTHENTICATION_GRACE_MS / 1000:
@@ -728,6 +738,8 @@ class _Unread:
         if self._clock_s() < self._deadline_s:
             self._warn_of_silence()
             return
+        if self._denied:
+            raise next(iter(self._denied.values()))
         raise WireError(f"No record came for {self._stall_timeout_s:.0f} s from {self._silent()} {self._advice()}")
 
     def _warn_of_silence(self) -> None:

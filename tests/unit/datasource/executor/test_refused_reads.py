@@ -2,6 +2,7 @@
 
 import pytest
 from confluent_kafka import KafkaError, Message
+from confluent_kafka import TopicPartition as Assigned
 
 from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka, MalformedBatch
 from pyspark_kgroup.executor.read.range_reader import _Unread
@@ -77,11 +78,11 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 class Stalled:
     """A read that gets no records. Our own reader left it 20 s after the last record came."""
 
-    def __init__(self, **reasons: FallbackToLibrdkafka) -> None:
+    def __init__(self, *, may_read: bool = False, **reasons: FallbackToLibrdkafka) -> None:
         self.now_s = 1_000.0
         reasons_by_partition = {TopicPartition("t", int(number[1:])): reason for number, reason in reasons.items()}
         ranges = [OffsetRange("t", 0, 0, 10), OffsetRange("t", 1, 5, 10)]
-        how = ReadSettings(consumer_config={}, stall_timeout_ms=60_000)
+        how = ReadSettings(consumer_config={}, stall_timeout_ms=60_000, may_read=may_read)
         self.unread = _Unread(ranges, how, lambda: self.now_s, reasons_by_partition, 980.0)
 
     def end(self) -> str:
@@ -133,6 +134,46 @@ def test_a_topic_that_a_look_finds_forbidden_ends_the_read_at_once() -> None:
     stalled.unread.on_idle_look_failed(T0, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
     with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED: t-0: grant READ on the topic"):
         stalled.unread.move([])
+
+
+DENIED = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+
+
+def test_a_right_that_was_there_before_is_asked_for_again_by_one_consumer_after_the_other() -> None:
+    """librdkafka itself looks again only after minutes."""
+    stalled = Stalled(may_read=True)
+    for _ in range(5):
+        stalled.unread.on_error(DENIED, T0)
+        stalled.unread.move([])
+        assert not stalled.unread.take_renewal()
+        stalled.now_s += 1
+        stalled.unread.on_error(DENIED, T0)
+        assert stalled.unread.take_renewal()
+        stalled.unread.begin_anew()
+    assert "TOPIC_AUTHORIZATION_FAILED: t-0: grant READ on the topic" not in stalled.end()
+
+
+def test_a_right_that_stays_missing_ends_the_read_by_its_name() -> None:
+    stalled = Stalled(may_read=True)
+    stalled.unread.on_error(DENIED, T0)
+    assert "TOPIC_AUTHORIZATION_FAILED: t-0: grant READ on the topic" in stalled.end()
+    assert stalled.now_s == 980 + 60  # by the deadline of the read, which is the earlier one
+
+
+def test_records_of_another_topic_do_not_show_that_a_topic_may_be_read() -> None:
+    ranges = [OffsetRange("t", 0, 0, 10), OffsetRange("u", 0, 0, 10)]
+    unread = _Unread(ranges, ReadSettings(consumer_config={}), lambda: 0.0)
+    unread.move([Assigned("u", 0, 5)])
+    unread.on_error(DENIED, T0)
+    with pytest.raises(BrokerError, match="t-0: grant READ on the topic"):
+        unread.move([Assigned("u", 0, 6)])
+
+
+def test_records_of_a_topic_show_that_it_may_be_read() -> None:
+    stalled = Stalled()
+    stalled.unread.move([Assigned("t", 0, 5)])
+    stalled.unread.on_error(DENIED, T1)
+    stalled.unread.move([])
 
 
 def test_a_look_that_fails_here_is_no_reason_to_doubt_the_range() -> None:

@@ -25,6 +25,7 @@ from pyspark_kgroup.executor.native.read_natively import Left, read_natively
 from pyspark_kgroup.limits import FETCH_JOINED_BYTES_MAX
 from pyspark_kgroup.shared.arrow import arrow_schema
 from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
+from spark_kgroup import rights
 from spark_kgroup.errors import BrokerError
 from spark_kgroup.model import TopicPartition
 
@@ -225,6 +226,33 @@ def test_rights_that_are_back_after_a_moment_are_no_error() -> None:
     ) as broker:
         batches, left = drained([OffsetRange("t", 0, 0, 10, broker.leader())])
     assert (rows(batches), left) == ({0: list(range(10))}, ())
+
+
+def test_a_right_that_was_there_before_may_be_missing_for_a_minute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker that starts may not have all ACLs yet. A group's commits have shown that the user had the right."""
+    monkeypatch.setattr(fetched_log, "FETCH_TROUBLE_MS", 0)
+    asked = iter(range(5))
+
+    def say(number: int, at: int) -> Any:
+        return partition(1, error=29) if number == 1 and next(asked, None) is not None else log(number, at)
+
+    with FetchBroker(answering(say)) as broker:
+        ranges = [OffsetRange("t", n, 0, 10, broker.leader()) for n in range(2)]
+        batches, left = drained(ranges, replace(settings(), may_read=True))
+    assert (rows(batches), left) == ({0: list(range(10)), 1: list(range(10))}, ())
+    assert "TOPIC_AUTHORIZATION_FAILED: t-1: grant READ on the topic" in caplog.text
+
+
+def test_a_right_that_was_there_before_and_stays_missing_is_final_after_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetched_log, "FETCH_TROUBLE_MS", 0)
+    monkeypatch.setattr(rights, "AUTHORIZATION_GRACE_MS", 300)
+    with FetchBroker(answering(lambda n, _: partition(n, error=29))) as broker:
+        began_s = time.monotonic()
+        with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+            drained([OffsetRange("t", 0, 0, 10, broker.leader())], replace(settings(), may_read=True))
+    assert time.monotonic() >= began_s + 0.3
 
 
 def test_a_broker_that_throttles_for_ever_is_left_after_half_of_the_reads_patience() -> None:
