@@ -72,7 +72,7 @@ class Running:
         servers = ",".join(f"127.0.0.1:{each.port}" for each in self.cluster.kafka.nodes if each.node_id in others)
         try:
             return roles(servers, GROUP, list(COUNTS)).coordinator != node
-        except KafkaException:  # the new coordinator is still loading its groups
+        except (KafkaException, TimeoutError):  # the new coordinator is still loading its groups
             return False
 
     def reads(self, partitions: frozenset[TopicPartition], producer: Producing, first: int) -> bool:
