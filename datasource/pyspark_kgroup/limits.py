@@ -253,6 +253,10 @@ record after 1 ms."""
 SEAT_SERVER_SILENCE_MS: Final = 10_000
 """Silence of a seat's server after which a worker reads directly: three times `SEAT_SERVER_STALL_MS`."""
 
+CREDENTIALS_SETTLE_MS: Final = 5_000
+"""How long a read that begins waits for a certificate and its key to fit together, if one of their files has changed in
+that time (ours): an agent writes one after the other. A read under way keeps the earlier pair."""
+
 READ_SILENCE_WARNED_MS: Final = 10_000
 """How long a read gets no data until its worker warns and names the silent source. It waits on, up to its bound of
 5 min (ours: as long as a seat that waits for the group)."""

@@ -14,7 +14,7 @@ from harness.kafka import hex_id, produce
 from harness.secured import ALICE, BOB, KEY_PASSWORD, PASSWORDS, TLS_CLIENT
 from harness.waiting import wait_for
 
-from pyspark_kgroup.executor.native import fetched_log
+from pyspark_kgroup.executor.native import connection_security, fetched_log
 from pyspark_kgroup.executor.read import range_reader
 from pyspark_kgroup.executor.read import reader as reader_of_all
 from pyspark_kgroup.executor.read.range_reader import read_with_librdkafka
@@ -163,6 +163,35 @@ def test_a_read_goes_on_when_the_ca_that_it_lacks_comes_to_its_disk(
     wait_for(lambda: "the earlier ones stay in use" in caplog.text, "the change to be seen")
     ca.write_text(secured_kafka.ca_pem)
     assert reading.result(30) == RECORDS
+
+
+@pytest.mark.parametrize("reader", ["native", "librdkafka"])
+def test_a_read_that_begins_between_the_renewal_of_a_certificate_and_of_its_key_waits_for_the_key(
+    secured_kafka: "SecuredKafka",
+    topic: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    reader: Reader,
+) -> None:
+    """No earlier pair is there that could stay in use, and in local mode a task has one attempt."""
+    monkeypatch.setattr(connection_security, "CREDENTIALS_SETTLE_MS", 60_000)
+    monkeypatch.setattr(range_reader, "CREDENTIALS_SETTLE_MS", 60_000)
+    secured_kafka.allow(TLS_CLIENT, AclOperation.READ, topic=topic)
+    ours, key = secured_kafka.client, tmp_path / "client.key"
+    key.write_text(Path(secured_kafka.other_ca_client.key_location).read_text())
+    pair = {"ssl.certificate.location": ours.certificate_location, "ssl.key.location": str(key)}
+    config = parse(options(secured_kafka, "MTLS", topic, "g", **pair)).consumer_config()
+    host, port = secured_kafka.bootstrap("MTLS").split(":")
+    ranges = [
+        OffsetRange(topic, 0, 0, RECORDS, Leader(1, host, int(port), 0, hex_id(secured_kafka.kafka.admin, topic)))
+    ]
+    settings = ReadSettings(consumer_config=config, reader=reader, stall_timeout_ms=30_000)
+    reading = in_a_thread(lambda: sum(b.num_rows for b in reader_of_all.read_ranges(ranges, settings)), "read")
+    wait_for(lambda: "Certificates have just changed, and are read again" in caplog.text, "the pair to be refused")
+    key.write_text(Path(ours.key_location).read_text())
+    assert reading.result(30) == RECORDS
+    assert "with librdkafka" not in caplog.text
 
 
 @pytest.mark.parametrize("reader", ["native", "librdkafka"])

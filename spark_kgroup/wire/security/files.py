@@ -8,10 +8,21 @@ replaces them.
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import TypeAlias
+from typing import Final, TypeAlias, TypeVar
+
+from spark_kgroup.errors import OptionError
+
+log = logging.getLogger(__name__)
+
+Made = TypeVar("Made")
+
+_LOOK_S: Final = 0.2
+"""Pause between two attempts to read files that are being renewed (ours)."""
 
 _Look: TypeAlias = "tuple[tuple[int, int, int] | None, ...]"
 """Of each file its time of modification in ns, size and inode, or None if it is not there."""
@@ -43,6 +54,11 @@ class CredentialFiles:
         before, self._seen = self._seen, self._stat_files()
         return before != self._seen
 
+    def changed_within(self, lately_ms: int) -> bool:
+        """Whether one of them was changed in the last so many milliseconds, by its time of modification."""
+        wall_ns = time.time_ns()
+        return any(found is not None and abs(wall_ns - found[0]) < lately_ms * 1e6 for found in self._stat_files())
+
     def describe(self) -> str:
         """The name, path and time of last change of each file, or that it cannot be read, for an error message.
 
@@ -53,6 +69,33 @@ class CredentialFiles:
 
     def _stat_files(self) -> _Look:
         return tuple(map(_look_at, self._locations.values()))
+
+
+def read_settled(files: CredentialFiles, read: Callable[[], Made], patience_ms: int) -> Made:
+    """What `read` makes of the files, read again for a while if one of them has just changed.
+
+    A process that begins between the renewal of a certificate and that of its key has no earlier pair to keep. Blocks.
+
+    Args:
+        files: the files that `read` reads.
+        read: reads them.
+        patience_ms: how long they are read again, and how long ago the change may be.
+
+    Raises:
+        OptionError: `read` raised it, the last time.
+    """
+    ends_s = time.monotonic() + patience_ms / 1000
+    told = False
+    while True:
+        try:
+            return read()
+        except OptionError as error:
+            if time.monotonic() >= ends_s or not files.changed_within(patience_ms):
+                raise
+            if not told:
+                log.warning("Certificates have just changed, and are read again: %s", error)
+            told = True
+        time.sleep(_LOOK_S)
 
 
 def _look_at(path: str) -> tuple[int, int, int] | None:

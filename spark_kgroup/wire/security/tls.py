@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from spark_kgroup.errors import AuthenticationFailed, ConnectionFailed, OptionError, WireError
-from spark_kgroup.wire.security.files import CredentialFiles
+from spark_kgroup.wire.security.files import CredentialFiles, read_settled
 from spark_kgroup.wire.security.settings import SecuritySettings
 
 log = logging.getLogger(__name__)
@@ -70,16 +70,17 @@ class RenewedContext:
     Args:
         files: the files that `make` reads.
         make: reads them and makes a context.
+        patience_ms: how long the constructor may wait for files that are being renewed (`read_settled`).
 
     Raises:
         OptionError: `make` raised it in the constructor. Later the earlier context stays in use instead.
     """
 
-    def __init__(self, files: CredentialFiles, make: Callable[[], ssl.SSLContext]) -> None:
+    def __init__(self, files: CredentialFiles, make: Callable[[], ssl.SSLContext], patience_ms: int = 0) -> None:
         self.files = files
         self._make = make
         self._lock = threading.Lock()
-        self._context = make()
+        self._context = read_settled(files, make, patience_ms)
 
     def context(self) -> ssl.SSLContext:
         """The context to connect with now. Blocks while files are looked at, and read if they have changed."""
@@ -93,8 +94,12 @@ class RenewedContext:
             return self._context
 
 
-def renewed_context(settings: SecuritySettings) -> RenewedContext:
+def renewed_context(settings: SecuritySettings, patience_ms: int = 0) -> RenewedContext:
     """The context of these settings, which is made anew when their files are renewed.
+
+    Args:
+        settings: they name the files.
+        patience_ms: how long the call may block while files are being renewed.
 
     Raises:
         OptionError: as `client_context`.
@@ -105,7 +110,7 @@ def renewed_context(settings: SecuritySettings) -> RenewedContext:
         "`ssl.key.location`": settings.key_location,
     }
     files = CredentialFiles({name: path for name, path in locations.items() if path is not None})
-    return RenewedContext(files, lambda: client_context(settings))
+    return RenewedContext(files, lambda: client_context(settings), patience_ms)
 
 
 def ca_locations(location: str | None, pem: str | None, option: str) -> dict[str, str]:

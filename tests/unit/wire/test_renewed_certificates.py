@@ -13,13 +13,16 @@ import pytest
 import trustme
 from harness.fake_broker import FakeBroker, on_a_loop, until
 from harness.secured import chain_of, key_of
+from harness.waiting import wait_for
 
-from spark_kgroup.errors import AuthenticationFailed, WireError
+from spark_kgroup.errors import AuthenticationFailed, OptionError, WireError
+from spark_kgroup.threads import in_a_thread
 from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.security import secured
 from spark_kgroup.wire.security.files import CredentialFiles
 from spark_kgroup.wire.security.secured import load_security
 from spark_kgroup.wire.security.settings import Security, SecuritySettings
+from spark_kgroup.wire.security.tls import renewed_context
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
@@ -118,6 +121,31 @@ async def test_a_new_connection_shows_the_certificate_that_is_on_disk_by_then(
             await connect(broker, security)
         next_ca.configure_trust(server)
         await connect(broker, security)
+
+
+def test_a_read_that_begins_between_a_certificate_and_its_key_waits_for_the_key(
+    files: Files, ca: trustme.CA, caplog: pytest.LogCaptureFixture
+) -> None:
+    files.trust(ca)
+    files.identify(ca.issue_cert("client@example.org"))
+    renewed = ca.issue_cert("client@example.org")
+    replace(files.certificate, chain_of(renewed))
+    begun = in_a_thread(lambda: renewed_context(files.settings(with_certificate=True), 60_000), "read")
+    wait_for(lambda: "Certificates have just changed, and are read again" in caplog.text, "the pair to be refused")
+    replace(files.key, key_of(renewed))
+    assert begun.result(30).context()
+
+
+def test_a_pair_that_has_not_fitted_for_long_is_an_error_at_once(files: Files, ca: trustme.CA) -> None:
+    files.trust(ca)
+    files.identify(ca.issue_cert("client@example.org"))
+    replace(files.key, key_of(ca.issue_cert("client@example.org")))
+    for path in (files.ca, files.certificate, files.key):
+        os.utime(path, (0, time.time() - 3_600))
+    began_s = time.monotonic()
+    with pytest.raises(OptionError, match=r"`ssl\.key\.location` is not the key of `ssl\.certificate\.location`"):
+        renewed_context(files.settings(with_certificate=True), 600_000)
+    assert time.monotonic() < began_s + 300
 
 
 @on_a_loop

@@ -14,6 +14,7 @@ from time import time
 from typing import TYPE_CHECKING
 
 from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka
+from pyspark_kgroup.limits import CREDENTIALS_SETTLE_MS
 from pyspark_kgroup.shared.token_callback import CALLBACK, token_provider
 from spark_kgroup.limits import TOKEN_REFRESH_FACTOR, TOKEN_TIMEOUT_MS
 from spark_kgroup.wire.security.from_properties import security_settings
@@ -60,7 +61,7 @@ def connection_security(config: Mapping[str, str]) -> ConnectionSecurity:
     callback = config.get(CALLBACK)
     token = token_provider(callback, config.get("sasl.oauthbearer.config", "")) if callback else None
     settings = security_settings(config, token)
-    tls = renewed_context(settings) if settings.protocol.endswith("SSL") else None
+    tls = renewed_context(settings, CREDENTIALS_SETTLE_MS) if settings.protocol.endswith("SSL") else None
     return ConnectionSecurity(tls, _login(settings) if settings.protocol.startswith("SASL") else None)
 
 

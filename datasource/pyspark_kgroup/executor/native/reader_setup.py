@@ -40,5 +40,5 @@ def native_reader_setup(settings: ReadSettings) -> NativeReaderSetup:
     try:
         fetch_settings = FetchSettings.of(settings.consumer_config)
         return NativeReaderSetup(loaded.library, fetch_settings, connection_security(settings.consumer_config))
-    except KgroupError as problem:
-        raise FallbackToLibrdkafka(str(problem).rstrip("."), lasting=True) from None
+    except KgroupError as problem:  # of a file or a token, so the next read may be luckier
+        raise FallbackToLibrdkafka(str(problem).rstrip(".")) from None

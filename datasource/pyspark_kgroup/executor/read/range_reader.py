@@ -36,6 +36,7 @@ from pyspark_kgroup.executor.read.topic_ids import AnotherCluster, TopicIds, che
 from pyspark_kgroup.limits import (
     ARROW_BATCH_BYTES_MAX,
     ARROW_BATCH_ROWS_MAX,
+    CREDENTIALS_SETTLE_MS,
     END_BELOW_MS,
     READ_SILENCE_WARNED_MS,
     UNKNOWN_FOR_MS,
@@ -49,6 +50,7 @@ from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.peer_words import listed, printable_words
 from spark_kgroup.rights import Rights
 from spark_kgroup.uncollected import uncollected
+from spark_kgroup.wire.security.files import read_settled
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import ClusterMetadata
@@ -150,7 +152,7 @@ def read_with_librdkafka(
         clock_s,
         settings.cluster,
     )
-    consumer: Consumer | None = _consumer(settings, unread)
+    consumer: Consumer | None = read_settled(unread.files, lambda: _consumer(settings, unread), CREDENTIALS_SETTLE_MS)
     try:
         while consumer is not None:
             next_one = None
