@@ -23,6 +23,7 @@ from pyspark_kgroup.limits import (
     REGISTRY_PORT_WAIT_MS,
     REGISTRY_REFUSALS_LOGGED_MS,
 )
+from pyspark_kgroup.shared.accept import next_connection
 from pyspark_kgroup.shared.channel import new_key
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import OptionError
@@ -141,7 +142,7 @@ class RegistryServer:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                client, _ = await loop.sock_accept(listener)
+                client, _ = await next_connection(listener)
                 await loop.connect_accepted_socket(lambda: Peer(self._peers), client)
             except OSError as problem:
                 self._warn_of_problem(problem)

@@ -38,6 +38,7 @@ from pyspark_kgroup.limits import (
     SIDECAR_UNAUTHENTICATED_MAX,
 )
 from pyspark_kgroup.shared import process_folder
+from pyspark_kgroup.shared.accept import next_connection
 from pyspark_kgroup.shared.available_cpus import available_cpus
 from pyspark_kgroup.shared.channel import Channel, peer_is_us
 from pyspark_kgroup.shared.messages import (
@@ -188,13 +189,13 @@ class Sidecar:
             answer: serves the request of a worker that has shown the key.
             may_be_ours: whether a peer that has connected is heard at all.
         """
-        loop, warned = asyncio.get_running_loop(), False
+        warned = False
         unauthenticated = Unauthenticated[socket.socket](SIDECAR_UNAUTHENTICATED_MAX)
         room = asyncio.Semaphore(SIDECAR_UNAUTHENTICATED_MAX)
         while True:
-            await asyncio.sleep(0)  # while peers wait, `sock_accept` does not yield: let other tasks run between two
+            await asyncio.sleep(0)  # while peers wait, the next line does not yield: let other tasks run between two
             try:
-                client, address = await loop.sock_accept(listener)
+                client, address = await next_connection(listener)
             except OSError as problem:
                 # Mostly, no file descriptor is left. A worker that waits for too long starts another sidecar.
                 if not warned:
