@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
+from typing import Final
 
 from pyspark_kgroup.driver.boundary.boundary_commits import BoundaryCommits
 from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
@@ -24,6 +25,9 @@ from spark_kgroup.runtime.views import GroupView
 log = logging.getLogger(__name__)
 
 
+_POSITIONS: Final = "the offsets read of"
+
+
 class Acknowledgement:
     """Keeps since when each partition waits for an acknowledged commit."""
 
@@ -33,7 +37,8 @@ class Acknowledgement:
         self._ledger = context.ledger
         self._commits = BoundaryCommits(context)
         self._clock = context.clock
-        self._missing_since_ms: dict[TopicPartition, int] = {}
+        self._missing_since_ms: dict[str, dict[TopicPartition, int]] = {}
+        """By what the commits say: positions and starts are acknowledged for themselves."""
 
     def wait_for_commits(self, boundary: BoundaryState) -> BoundaryState:
         """Under AvailableNow commit again until all is acknowledged. Else let partitions wait for the next trigger.
@@ -44,17 +49,21 @@ class Acknowledgement:
         deadline_ms = self._clock() + SETTLE_TIMEOUT_MS
         while boundary.logs.bounded and (unacknowledged := self._unacknowledged(boundary.view)):
             if self._clock() > deadline_ms:
-                boundary.skip_trigger(self.missing("the offsets read of", unacknowledged))
+                boundary.skip_trigger(self.missing(_POSITIONS, unacknowledged))
             # A changed view ends the pause: a commit that a rebalance refused may be accepted in the new generation.
             seen = self._group.wait_until(changed_from(boundary.view), HANDOVER_WAIT_MS)
             boundary = self._commits.commit_durable(boundary.with_view(seen))
             self._ledger.drop_lost(boundary.view)
 
         if unacknowledged := self._unacknowledged(boundary.view):
-            self.fail_if_missing_for_long("the offsets read of", unacknowledged, "These partitions wait for that.")
+            self.fail_if_missing_for_long(_POSITIONS, unacknowledged, "These partitions wait for that.")
         else:
-            self._missing_since_ms = {}
+            self.on_all_acknowledged(_POSITIONS)
         return boundary
+
+    def on_all_acknowledged(self, what: str) -> None:
+        """No partition waits any more for an acknowledged commit of `what`."""
+        self._missing_since_ms.pop(what, None)
 
     def _unacknowledged(self, view: GroupView) -> set[TopicPartition]:
         return {tp for seat in view.seats for tp in self._ledger.uncommitted(seat)}
@@ -65,12 +74,12 @@ class Acknowledgement:
         Raises:
             GroupUnsettled: one has waited for `api_timeout_ms`.
         """
-        now_ms, before = self._clock(), self._missing_since_ms
-        self._missing_since_ms = {tp: before.get(tp, now_ms) for tp in partitions}
+        now_ms, before = self._clock(), self._missing_since_ms.get(what, {})
+        self._missing_since_ms[what] = now = {tp: before.get(tp, now_ms) for tp in partitions}
         if not before:
             log.warning("%s %s Trying again at each trigger.", self.missing(what, partitions), then)
         timeout_ms = self._options.api_timeout_ms
-        overdue = [tp for tp, since_ms in self._missing_since_ms.items() if now_ms - since_ms > timeout_ms]
+        overdue = [tp for tp, since_ms in now.items() if now_ms - since_ms > timeout_ms]
         if overdue:
             raise GroupUnsettled(
                 f"{self.missing(what, overdue)} {then} Tried for {timeout_ms // 1000} s "

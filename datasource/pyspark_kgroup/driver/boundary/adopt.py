@@ -4,7 +4,7 @@ Runs on: driver.
 
 The rules are in `offsets.adoption`. Here their words (earliest, latest, a timestamp) become offsets. A start that the
 group does not have is committed and acknowledged BEFORE a batch relies on it. A partition whose start is not
-acknowledged is not adopted, and there is no batch meanwhile.
+acknowledged is not adopted, and the next trigger tries again. The others are read meanwhile.
 """
 
 from __future__ import annotations
@@ -77,22 +77,26 @@ class Adoption:
         self._ignored_commits = IgnoredCommitWarnings(context)
 
     def adopt_what_arrived(self, boundary: BoundaryState) -> BoundaryState | None:
-        """Adopt partitions that arrived. None if there may be no batch yet.
+        """Adopt partitions that arrived. None if there is no partition yet that a batch could read.
 
-        There is none while the group has not acknowledged where a partition starts: until the partition is adopted,
-        the rules may give it another start at the next trigger.
+        A partition is left out whose start the group has not acknowledged. AvailableNow, which has no later trigger,
+        waits for it.
+
+        Raises:
+            GroupUnsettled: a start was not acknowledged in time.
         """
-        deadline_ms = self._clock() + SETTLE_TIMEOUT_MS
+        deadline_ms, what = self._clock() + SETTLE_TIMEOUT_MS, "where to start with"
         while unacknowledged := self._adopt(boundary):
-            what = "where to start with"
             if not boundary.logs.bounded:
-                self._acknowledgement.fail_if_missing_for_long(what, unacknowledged, "There is no batch before that.")
-                return None
+                self._acknowledgement.fail_if_missing_for_long(what, unacknowledged, "They are not read before that.")
+                # Without a batch the checkpoint stays a fresh one, so that all starts follow the rules of the first.
+                return boundary if self._ledger.holdings else None
             if self._clock() > deadline_ms:
                 boundary.skip_trigger(self._acknowledgement.missing(what, unacknowledged))
             seen = self._group.wait_until(changed_from(boundary.view), HANDOVER_WAIT_MS)
             # During the wait the group may have asked for partitions back.
             boundary = self._hand_over.commit_and_give_up(boundary.with_view(seen))
+        self._acknowledgement.on_all_acknowledged(what)
         return boundary
 
     def _adopt(self, boundary: BoundaryState) -> frozenset[TopicPartition]:
@@ -126,12 +130,13 @@ class Adoption:
             if tp not in answers.unanswered
         }
         offsets = self._start_offsets.of(boundary, starts, heard)
-        # The checkpoint keeps them, so that they start by the option in a later process, too.
-        self._ledger.unstarted = frozenset(explicit & (held.keys() - offsets.keys()))
         committed = {tp: found for tp, found in committed.items() if tp in offsets}
         self._warn_of_starts_at_the_end([tp for tp in offsets if starts[tp].offset is OffsetSpec.STARTING])
         self._ignored_commits.warn(boundary, starts, {tp: at.offset for tp, at in offsets.items()}, committed)
-        return self._record(boundary, {tp: arrived[tp] for tp in offsets}, starts, offsets, committed)
+        unacknowledged = self._record(boundary, {tp: arrived[tp] for tp in offsets}, starts, offsets, committed)
+        # The checkpoint keeps them, so that they start by the option in a later process, too.
+        self._ledger.unstarted = frozenset(explicit & (held.keys() - offsets.keys() | unacknowledged))
+        return unacknowledged
 
     def _arrived(self, boundary: BoundaryState) -> dict[TopicPartition, SeatView]:
         """Partitions that our seats hold, may keep and have not adopted, with those whose log lost our position."""

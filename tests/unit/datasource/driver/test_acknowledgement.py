@@ -1,11 +1,14 @@
 """Waiting for the group to acknowledge commits: which reads wait, for how long, and the messages meanwhile."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from harness.boundary import P0, P1, World, elapsed_ms, messages
+from harness.fake_group import FakeGroup
 
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
+from pyspark_kgroup.options.offset_bound import parse_starting_offsets
 from spark_kgroup.errors import GroupUnsettled
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime.views import SeatCommit
@@ -115,6 +118,70 @@ def test_a_group_that_never_acknowledges_a_start_ends_the_query_within_the_bound
         GroupUnsettled, match=r"start with t-0 \(COORDINATOR_NOT_AVAILABLE\)\..*kafka\.default\.api\.timeout\.ms"
     ):
         driver.trigger()
+
+
+class Lagging:
+    """A coordinator that does not know P1 yet, and refuses its commits until `known`."""
+
+    def __init__(self, group: FakeGroup) -> None:
+        self.known = False
+        self._commit = group.commit
+        group.commit = self.commit  # type: ignore[method-assign]
+
+    def commit(self, commits: Sequence[SeatCommit]) -> frozenset[TopicPartition]:
+        positions = [{tp: at for tp, at in one.positions.items() if self.known or tp != P1} for one in commits]
+        return self._commit([replace(one, positions=at) for one, at in zip(commits, positions, strict=True)])
+
+
+@pytest.mark.parametrize("committed", [None, 8])
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(("starting", "first"), [("earliest", 0), ('{"t": {"0": 3, "1": 3}}', 3), ("latest", 10)])
+def test_a_start_that_the_group_does_not_acknowledge_holds_up_that_partition_alone(
+    world: World, caplog: pytest.LogCaptureFixture, starting: str, first: int, restarts: bool, committed: int | None
+) -> None:
+    group, driver = world(partitions=2, records=10, starting=parse_starting_offsets(starting))
+    group.rewinds = {P0, P1}
+    if committed is not None:
+        group.committed_now = {P0: committed, P1: committed}
+    coordinator = Lagging(group)
+    driver.drain()
+    group.produce(P0, 5)
+    driver.drain()
+    assert driver.durable.owned.keys() == {P0}
+    assert driver.rows == {P0: [(first, 10), (10, 15)] if first < 10 else [(10, 15)]}
+    assert len(messages(caplog, "did not acknowledge where to start with t-1")) == 1
+    if restarts:
+        driver.restart()
+        driver.drain()
+    coordinator.known = True
+    driver.drain()
+    group.produce(P1, 5)
+    driver.drain()
+    assert driver.rows[P1] == ([(first, 10), (10, 15)] if first < 10 else [(10, 15)])
+    assert group.committed_now == {P0: 15, P1: 15}
+    assert not driver.durable.unstarted
+
+
+def test_a_start_of_the_group_s_own_that_is_not_acknowledged_is_the_same_later(world: World) -> None:
+    group, driver = world(partitions=2, records=10)
+    coordinator = Lagging(group)
+    driver.drain()
+    assert driver.rows == {P0: [(0, 10)]}
+    coordinator.known = True
+    driver.drain()
+    assert driver.rows == {P0: [(0, 10)], P1: [(0, 10)]}
+
+
+def test_a_start_that_is_never_acknowledged_ends_the_query_within_the_bound_though_others_are_read(
+    world: World,
+) -> None:
+    group, driver = world(partitions=2, records=10)
+    Lagging(group)
+    driver.drain()
+    group.now_ms += driver.options.api_timeout_ms
+    group.produce(P0, 10)
+    with pytest.raises(GroupUnsettled, match="where to start with t-1"):
+        driver.drain()
 
 
 # -------------------------------------------------------------------------------------------------------- AvailableNow
