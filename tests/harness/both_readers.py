@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from harness.waiting import wait_for
 
 from pyspark_kgroup.executor.native.read_natively import read_natively
 from pyspark_kgroup.executor.read.range_reader import read_with_librdkafka
@@ -50,10 +51,25 @@ def whole(bootstrap: str, topic: str, leaders: Mapping[int, Leader]) -> list[Off
     """Ranges of all records that the topic has now."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "watermarks"})
     try:
-        ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), 30) for p in leaders}
+        ends = {p: _range(consumer, TopicPartition(topic, p)) for p in leaders}
     finally:
         consumer.close()
     return [OffsetRange(topic, p, *ends[p], leader) for p, leader in leaders.items()]
+
+
+def _range(consumer: Consumer, partition: TopicPartition) -> tuple[int, int]:
+    """The offsets that the log has. A busy broker may lose its session with the controller, and lead again at once."""
+
+    def look() -> tuple[int, int] | None:
+        try:
+            found: tuple[int, int] = consumer.get_watermark_offsets(partition, 30)
+        except KafkaException as problem:
+            if problem.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+                raise
+            return None
+        return found
+
+    return wait_for(look, f"the leader of {partition}")
 
 
 def natively(
