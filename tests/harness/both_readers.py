@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from harness.waiting import wait_for
 
+from harness.waiting import wait_for
 from pyspark_kgroup.executor.native.read_natively import read_natively
 from pyspark_kgroup.executor.read.range_reader import read_with_librdkafka
 from pyspark_kgroup.options.parser import SourceOptions, parse
