@@ -276,6 +276,12 @@ TOKEN_REFRESH_FACTOR: Final = 0.8
 TOKEN_RETRY_MS: Final = 10_000
 """After a failed refresh the old token serves this much longer, if it lives. Kafka: sasl.login.retry.backoff.max.ms."""
 
+TOKEN_CLOCK_OFF_MAX_S: Final = 86_400
+"""How far ahead a clock may be by which a new token has expired (ours). Beyond that its expiry has another unit."""
+
+TOKEN_OF_UNKNOWN_LIFE_S: Final = 60
+"""How long a new token serves that has expired by this machine's clock (ours)."""
+
 # --------------------------------------------------------------------------------------------------- texts
 
 STRING_BYTES_MAX: Final = 32_767

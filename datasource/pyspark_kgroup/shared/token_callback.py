@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from spark_kgroup.errors import AuthenticationFailed, OptionError
 from spark_kgroup.limits import TOKEN_TIMEOUT_MS
-from spark_kgroup.wire.security.tokens import Token, TokenProvider, in_a_thread
+from spark_kgroup.wire.security.tokens import Token, TokenProvider, in_a_thread, serves_until
 
 log = logging.getLogger(__name__)
 
@@ -110,13 +110,8 @@ def call(name: str, function: TokenCallback, config: str) -> Returned:
             f"OAUTHBEARER: tokenCallback {name} returned {_kinds(returned)}: it must return (token: str, expiry in "
             "seconds since the epoch: float[, principal: str[, extensions: dict of str]])."
         )
-    left_s = result.wall_expires_at_s - time.time()
-    if left_s <= 0:
-        raise AuthenticationFailed(
-            f"OAUTHBEARER: the token of tokenCallback {name} expired {-left_s:.0f} s ago: the expiry is in seconds "
-            "since the epoch."
-        )
-    return result
+    until_s = serves_until(f"the token of tokenCallback {name}", result.wall_expires_at_s, time.time())
+    return result._replace(wall_expires_at_s=until_s)
 
 
 def call_in_time(name: str, function: TokenCallback, config: str, timeout_ms: int = TOKEN_TIMEOUT_MS) -> Returned:

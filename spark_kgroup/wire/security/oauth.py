@@ -11,7 +11,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import SplitResult, urlencode, urlsplit
 
@@ -29,7 +29,7 @@ from spark_kgroup.wire.address import can_be_looked_up
 from spark_kgroup.wire.security.files import CredentialFiles
 from spark_kgroup.wire.security.post import post
 from spark_kgroup.wire.security.tls import RenewedContext, ca_locations, trust
-from spark_kgroup.wire.security.tokens import Token, TokenProvider, in_a_thread
+from spark_kgroup.wire.security.tokens import Token, TokenProvider, in_a_thread, serves_until
 
 log = logging.getLogger(__name__)
 
@@ -93,14 +93,9 @@ class TokenCache:
 
     def _keep(self, token: Token) -> Token:
         now_s = self._wall_clock_s()
-        if token.wall_expires_at_s <= now_s:
-            raise AuthenticationFailed(
-                "OAUTHBEARER: the token is new and has expired already. Check this machine's clock, and that the "
-                "expiry is given in seconds since the epoch.",
-                retriable=True,
-            )
-        self._token = token
-        self._wall_refresh_at_s = now_s + (token.wall_expires_at_s - now_s) * TOKEN_REFRESH_FACTOR
+        until_s = serves_until("the token", token.wall_expires_at_s, now_s)
+        self._token = token = replace(token, wall_expires_at_s=until_s)
+        self._wall_refresh_at_s = now_s + (until_s - now_s) * TOKEN_REFRESH_FACTOR
         return token
 
 

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from spark_kgroup import threads
 from spark_kgroup.errors import AuthenticationFailed
+from spark_kgroup.limits import TOKEN_CLOCK_OFF_MAX_S, TOKEN_OF_UNKNOWN_LIFE_S
 
 T = TypeVar("T")
 
@@ -55,6 +56,34 @@ class Token:
                 )
         pairs = [f"auth=Bearer {self.value}", *(f"{name}={value}" for name, value in self.extensions.items())]
         return "\x01".join(["n,,", *pairs, "\x01"]).encode()
+
+
+def serves_until(token: str, wall_expires_at_s: float, wall_now_s: float) -> float:
+    """Until when a token serves that has just been made, in seconds since the epoch.
+
+    By a clock that is ahead it may have expired. Then the broker is to say whether it accepts it, with a warning, and
+    the next one is fetched soon.
+
+    Args:
+        token: where it comes from, for messages.
+        wall_expires_at_s: its expiry, in seconds since the epoch.
+        wall_now_s: this machine's clock.
+
+    Raises:
+        AuthenticationFailed: no clock is so far ahead.
+    """
+    expired_s = wall_now_s - wall_expires_at_s
+    if expired_s < 0:
+        return wall_expires_at_s
+    said = f"OAUTHBEARER: {token} is new, and expired {expired_s:.0f} s ago by this machine's clock."
+    if expired_s > TOKEN_CLOCK_OFF_MAX_S:
+        raise AuthenticationFailed(
+            f"{said} Check the clock, and that the expiry is given in seconds since the epoch.", retriable=True
+        )
+    log.warning(
+        "%s Check the clock, and that this is no earlier token. The broker decides whether it accepts it.", said
+    )
+    return wall_now_s + TOKEN_OF_UNKNOWN_LIFE_S
 
 
 TokenProvider = Callable[[], Token]

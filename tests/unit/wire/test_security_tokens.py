@@ -168,9 +168,23 @@ async def test_who_gives_an_old_call_up_leaves_the_new_one_to_those_who_ask(monk
 
 
 @on_a_loop
-async def test_a_token_that_has_expired_already_is_no_token() -> None:
-    with pytest.raises(AuthenticationFailed, match=r"expired already\. Check this machine's clock"):
-        await TokenCache(Provider(Token("t", time.time() - 1))).token()
+async def test_a_new_token_that_no_clock_can_have_seen_expire_is_no_token() -> None:
+    with pytest.raises(AuthenticationFailed, match="and that the expiry is given in seconds since the epoch"):
+        await TokenCache(Provider(Token("t", 3_600))).token()
+
+
+def test_a_new_token_is_left_to_the_broker_where_the_clock_is_an_hour_ahead(caplog: pytest.LogCaptureFixture) -> None:
+    @on_a_loop
+    async def scenario() -> None:
+        tokens = Provider(*(Token(name, time.time() + 600) for name in "ab"))
+        now_s = [time.time() + 3_600]
+        cache = TokenCache(tokens, lambda: now_s[0])
+        assert [(await cache.token()).value for _ in range(2)] == ["a", "a"]
+        now_s[0] += 60
+        assert (await cache.token()).value == "b", "soon there is another one"
+
+    scenario()
+    assert "is new, and expired 3000 s ago by this machine's clock. Check the clock" in caplog.text
 
 
 # ------------------------------------------------------------------------------------------- client credentials

@@ -340,7 +340,7 @@ def test_a_token_callback_needs_the_shape_module_function(text: str) -> None:
         (f"return ('{TOKEN}', 'soon')", r"returned \(str, str\)"),
         ("return ('', time.time() + 60)", r"returned \(str, float\)"),
         (f"return ('{TOKEN}', time.time() + 60, 'ann', {{'a': 1}})", r"returned \(str, float, str, dict\)"),
-        (f"return ('{TOKEN}', 3600)", "expired .* s ago: the expiry is in seconds since the epoch"),
+        (f"return ('{TOKEN}', 3600)", "is new, and expired .* the expiry is given in seconds since the epoch"),
         ("raise KeyError('vault')", "failed with KeyError: 'vault'"),
     ],
 )
