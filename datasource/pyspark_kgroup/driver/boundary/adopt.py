@@ -262,9 +262,13 @@ class StartOffsets:
         given = {tp: at for tp, at in found.items() if offsets[tp] is OffsetSpec.STARTING}
         # Ends of the logs, and not the readable ones: offsets within an open transaction exist, too.
         reached = logs.ends(given, LEADER_PATIENCE_MS, read_committed=False)
-        _check_not_beyond(given, answered(reached))
+        beyond = {tp: given[tp] for tp, end in answered(reached).items() if given[tp] > end}
+        # The first broker may be cut off, and know an earlier leader: others are asked before that is the user's error.
+        again = self._position_check.log_ranges(boundary.logs, beyond)
+        _check_not_beyond(beyond, {tp: log_range.end_offset for tp, log_range in again.items()})
         # An offset that could not be checked against its log waits for the leader.
-        found = {tp: at for tp, at in found.items() if tp not in reached.unanswered}
+        unchecked = reached.unanswered.keys() | (beyond.keys() - again.keys())
+        found = {tp: at for tp, at in found.items() if tp not in unchecked}
         found |= answered(logs.starts(earliest, LEADER_PATIENCE_MS))
         at = {tp: timestamp.ms for tp, timestamp in timestamps.items()}
         records = logs.at(at, LEADER_PATIENCE_MS, read_committed=read_committed)
