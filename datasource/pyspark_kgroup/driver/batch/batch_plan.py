@@ -121,6 +121,9 @@ class _BatchRead:
         """
         if not partitions:
             return {}
+        # A leader that was cut off from its cluster answers, too: by its word a read up to `latest` would end early.
+        if len(self._cluster.brokers.nodes) > 1:
+            await self._cluster.logs.ask_another_broker(partitions, LEADER_PATIENCE_MS)
         timeout_ms = self._options.api_timeout_ms
         listing = self._cluster.logs.begin_list_offsets(
             dict.fromkeys(partitions, messages.LATEST), timeout_ms=timeout_ms

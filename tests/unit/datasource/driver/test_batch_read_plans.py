@@ -15,6 +15,7 @@ from spark_kgroup.errors import OptionError
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.cluster import Cluster
+from spark_kgroup.wire.listing import Answers
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -34,6 +35,20 @@ class Logs:
     async def ask_another_broker(self, partitions: Collection[TopicPartition], _: int) -> None:
         self.asked.append(partitions)
 
+    def begin_list_offsets(self, wanted: Mapping[TopicPartition, int], **_: Any) -> Any:
+        async def answers(_: int) -> Answers[Any]:
+            return Answers(await self.list_offsets(wanted), {})
+
+        async def close() -> None: ...
+
+        return SimpleNamespace(answers=answers, close=close)
+
+
+def batch_read(logs: Logs, options: Mapping[str, str], brokers: int, **more: Any) -> Any:
+    cluster = SimpleNamespace(logs=logs, brokers=SimpleNamespace(nodes=range(brokers)), **more)
+    given = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", **options}
+    return batch_plan._BatchRead(cast("Cluster", cluster), parse_batch(given))
+
 
 async def spans(
     monkeypatch: pytest.MonkeyPatch, logs: Logs, options: dict[str, str], brokers: int = 3
@@ -49,12 +64,9 @@ async def spans(
 
     monkeypatch.setattr("pyspark_kgroup.driver.batch.batch_plan.asyncio.sleep", pause)
     monkeypatch.setattr(batch_plan, "time", SimpleNamespace(monotonic=lambda: now_s))
-    cluster = SimpleNamespace(
-        logs=logs, brokers=SimpleNamespace(nodes=range(brokers)), groups=SimpleNamespace(committed_offsets=committed)
-    )
-    given = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", **options}
-    read = batch_plan._BatchRead(cast("Cluster", cluster), parse_batch(given))
-    return await read._spans({T0: 25, T1: 40})
+    read = batch_read(logs, options, brokers, groups=SimpleNamespace(committed_offsets=committed))
+    found: dict[Any, Any] = await read._spans({T0: 25, T1: 40})
+    return found
 
 
 GROUP = {"kafka.group.id": "g", "startingOffsets": "committed"}
@@ -94,6 +106,13 @@ async def test_the_only_broker_is_believed_at_once(monkeypatch: pytest.MonkeyPat
     with pytest.raises(DataLoss, match="t-0"):
         await spans(monkeypatch, logs, GROUP, brokers=1)
     assert logs.asked == []
+
+
+@pytest.mark.parametrize(("brokers", "end"), [(1, 25), (3, 40)])
+@on_a_loop
+async def test_a_read_up_to_latest_has_the_leaders_named_by_a_second_broker(brokers: int, end: int) -> None:
+    read = batch_read(Logs(after=1), {"startingOffsets": "earliest"}, brokers)
+    assert await read._ends([T0, T1]) == {T0: end, T1: 40}
 
 
 @pytest.mark.parametrize("options", [{"startingOffsets": "earliest"}, {"endingOffsets": "latest"}], ids=str)
