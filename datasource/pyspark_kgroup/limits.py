@@ -35,6 +35,10 @@ of the read: a leader may list a lower end for a moment (seen in the field for s
 another election. If a second broker names the same leader, the time begins then. A task, which knows no epochs, always
 asks as long."""
 
+BEGINS_BEHIND_MS: Final = 5_000
+"""How long a task asks whether a log begins behind its position (ours): a log's first offset goes up alone, but a
+broker that is cut off may have the log of an earlier topic."""
+
 UNKNOWN_FOR_MS: Final = 5_000
 """For how long two brokers, or the only one, do not know a topic or partition until it counts as deleted for a task:
 not all brokers know a new topic at once (as long as tasks' topic.metadata.propagation.max.ms, after which librdkafka

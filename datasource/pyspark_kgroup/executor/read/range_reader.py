@@ -5,10 +5,11 @@ Runs on: executor. Needs neither Spark nor the driver.
 A range is done as soon as no record below its end is left to come. Its last offsets need not be records (transaction
 markers, aborted or compacted data), so there are three signs of that: a record at or past the end of the range, an end
 of the log there, or the consumer's position, which librdkafka also moves past offsets that it never shows. A log that
-lacks a part of the range is not waited for: its leader is asked for the offsets that the log has (`data_loss`). An end
-below the position counts after `END_BELOW_MS`. A topic or partition that brokers do not know counts as deleted if two
-of them, or all that the cluster has, do not know it for `UNKNOWN_FOR_MS`, or one does not for `TOPIC_GONE_AFTER_MS`.
-Until then consumer after consumer asks for the leader anew (`doubted_logs`).
+lacks a part of the range is not waited for: its leader is asked for the offsets that the log has (`data_loss`). A first
+offset beyond the position counts after `BEGINS_BEHIND_MS`, an end below it after `END_BELOW_MS`. A topic or partition
+that brokers do not know counts as deleted if two of them, or all that the cluster has, do not know it for
+`UNKNOWN_FOR_MS`, or one does not for `TOPIC_GONE_AFTER_MS`. Until then consumer after consumer asks for the leader anew
+(`doubted_logs`).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from pyspark_kgroup.executor.read.topic_ids import AnotherCluster, TopicIds, che
 from pyspark_kgroup.limits import (
     ARROW_BATCH_BYTES_MAX,
     ARROW_BATCH_ROWS_MAX,
+    BEGINS_BEHIND_MS,
     CREDENTIALS_SETTLE_MS,
     END_BELOW_MS,
     READ_SILENCE_WARNED_MS,
@@ -675,6 +677,11 @@ class _Unread:
         position, end = self._positions[partition], self._ends[partition]
         nearest = log_range.nearest(position)
         if nearest > position:
+            # A broker that is cut off may have a log of an earlier topic of this name.
+            said = self._contradict(partition, log_range, BEGINS_BEHIND_MS)
+            if said.looks < _LOOKS_MIN:
+                self._check(waiting=True)
+                return None
             self._skip_loss(out_of_log(partition, position, end, log_range), nearest)
         elif nearest == log_range.end_offset:  # and the range is open: it ends further
             said = self._contradict(partition, log_range, END_BELOW_MS)

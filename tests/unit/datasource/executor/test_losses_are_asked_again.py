@@ -339,8 +339,16 @@ def test_a_broker_that_goes_silent_amid_the_looks_is_not_left_for_another_consum
     assert cluster.consumers == 2
 
 
-def test_records_that_a_log_has_no_more_at_its_beginning_are_a_loss_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first offset never goes back: a broker that is behind names a lower one."""
+def test_records_that_a_log_has_no_more_at_its_beginning_are_a_loss_by_the_word_of_several_consumers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cluster = cluster_of(monkeypatch, Log(50, 60))
     assert cluster.read(40, 60, fail=False) == list(range(50, 60))
-    assert cluster.consumers == 1
+    assert cluster.consumers == 5
+    assert cluster.now_s < 1_000 + 10
+
+
+def test_a_log_of_an_earlier_topic_at_a_broker_that_is_cut_off_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1. A topic is at 1,000, and is created again. 2. The new one is read from its beginning."""
+    cluster = cluster_of(monkeypatch, Log(1_000, 1_200), Log(0, 60))
+    assert cluster.read(40, 60) == list(range(40, 60))
