@@ -22,6 +22,7 @@ import pyspark_kgroup
 from harness.processes import WORKERS
 from harness.reader_option import READER
 from harness.waiting import wait_for
+from harness.wrong_clock import WrongClock
 
 _HERE = Path(__file__).parent
 _LOGGED = "after sink, before commit log"
@@ -70,6 +71,7 @@ class Application:
         conf: Spark's configuration beyond the settings of `_conf`.
         cut_off: Spark's id of an executor that cannot reach the registry on the driver.
         shuffles: whether the rows are shuffled on their way to the sink ("after shuffle" is a point there).
+        clock: of the host that all its processes run on, if that is not right.
 
     Attributes:
         program: the program that the driver runs, with the folder as its argument.
@@ -89,10 +91,12 @@ class Application:
         conf: dict[str, str] | None = None,
         cut_off: str = "",
         shuffles: bool = False,
+        clock: WrongClock | None = None,
     ) -> None:
         self.folder = folder
         self.stop_at = stop_at
         self._cut_off = cut_off
+        self._clock = clock
         self._sink = sink
         self._settings = {
             "read": {"reader": READER, **read},
@@ -134,6 +138,7 @@ class Application:
             "PYSPARK_DRIVER_PYTHON": python,
             **stop_environment(self.folder, self.stop_at),
             "KGROUP_CUT_OFF": self._cut_off,
+            **(self._clock.environment if self._clock is not None else {}),
         }
 
     def __enter__(self) -> Self:

@@ -4,11 +4,12 @@
 the armed point and a folder. A file `disarmed` in that folder lets every process pass. The first process that reaches
 the point writes its pid into `reached` and blocks until `released` appears. No process stops there a second time.
 Product code is not changed for it: its modules are wrapped when they are imported. In the same way an executor is cut
-off from the driver's registry, as by a firewall.
+off from the driver's registry, as by a firewall. Another variable names a file with the error of this host's clock.
 """
 
 import importlib.machinery
 import logging
+import mmap
 import os
 import sys
 import time
@@ -17,7 +18,7 @@ from functools import wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
 ARMED = os.environ.get("KGROUP_STOP_AT", "")
@@ -27,6 +28,28 @@ CUT_OFF = os.environ.get("KGROUP_CUT_OFF", "")
 
 OUTLIVES_ITS_JVM = "KGROUP_OUTLIVES_ITS_JVM" in os.environ
 """Whether `os._exit` waits instead of ending the process, as if the thread that calls it never had its turn."""
+
+
+CLOCK = os.environ.get("KGROUP_CLOCK", "")
+"""The file of `harness.wrong_clock`, or "" for a clock that is right."""
+
+
+def _put_clock_ahead(path: str) -> None:
+    """Let this process's clock be ahead by what the file says at any moment, but for its logs, which are evidence."""
+    with open(path, "rb") as file:
+        ahead = mmap.mmap(file.fileno(), 8, access=mmap.ACCESS_READ)
+    right_ns = time.time_ns
+    logging.time = SimpleNamespace(**vars(time))  # type: ignore[attr-defined]
+
+    def time_ns() -> int:
+        return right_ns() + int.from_bytes(ahead[:], "little", signed=True)
+
+    time.time_ns = time_ns
+    time.time = lambda: time_ns() / 1e9
+
+
+if CLOCK:
+    _put_clock_ahead(CLOCK)
 
 
 def reach(point: str) -> None:

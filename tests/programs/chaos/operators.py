@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from confluent_kafka import ElectionType, KafkaException, TopicPartition
+from harness.wrong_clock import WrongClock
 
 from chaos.access import MAIN, Access
 from chaos.cluster import Cluster
@@ -23,6 +24,9 @@ _MOVED: Final = ("orders", "clicks", "__consumer_offsets")
 """Topics whose leaders are moved: with the last one, the group's coordinator."""
 
 
+_CLOCKS_S: Final = (-86_400, -3_600, -30, 30, 3_600, 86_400)
+"""How far ahead a clock jumps: an hour or a day, as by a wrong time zone or date, or to correct a drift."""
+
 _TIMEOUT_S: Final = 180.0
 """Time to take a change back, since brokers may be away."""
 
@@ -31,6 +35,7 @@ class OperatorLane(Lane):
     """The changes by operators.
 
     Args:
+        clock: that of the main query's host.
         folder: for the files of Kafka's tools.
         is_read: whether the group has read all of a topic, which has at least so many records.
     """
@@ -47,6 +52,7 @@ class OperatorLane(Lane):
         access: Access,
         rights: tuple[str, Sequence[str]],
         visits: Visits,
+        clock: WrongClock,
         folder: Path,
         is_read: Callable[[str, int], bool],
     ) -> None:
@@ -55,6 +61,7 @@ class OperatorLane(Lane):
         self._access = access
         self._rights = access.rights(*rights)
         self._visits = visits
+        self._clock = clock
         self._folder = folder
         self._is_read = is_read
         self._deeds = {
@@ -65,6 +72,7 @@ class OperatorLane(Lane):
             Fault.QUOTAS: self._limit,
             Fault.REASSIGN: self._reassign,
             Fault.RECREATE_TOPIC: self._recreate,
+            Fault.JUMP_CLOCK: self._jump,
         }
 
     def _until_done(self, what: str, deed: Callable[[], object]) -> None:
@@ -144,6 +152,14 @@ class OperatorLane(Lane):
         self._cluster.kafka.tool(tool, *server, "--execute", "--reassignment-json-file", str(plan))
         every = [TopicPartition(str(each["topic"]), int(str(each["partition"]))) for each in moved]
         self._cluster.kafka.admin.elect_leaders(ElectionType.PREFERRED, every).result(30)
+
+    def _jump(self, event: Event) -> None:
+        ahead_s = _CLOCKS_S[int(event.pick * len(_CLOCKS_S))]
+        self._say(f"{event.fault.value} ({ahead_s:+} s) after {event.lasts_s} s")
+        self._clock.jump(ahead_s)
+        self._leave_be(event.lasts_s)
+        self._clock.jump(0)
+        self._say("the clock is right again")
 
     def _recreate(self, event: Event) -> None:
         self._say(event.fault.value)

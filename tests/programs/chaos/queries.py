@@ -11,6 +11,7 @@ from typing import Final
 from harness.application import Application
 from harness.processes import STREAM_READER
 from harness.waiting import wait_for
+from harness.wrong_clock import WrongClock
 
 from chaos.evidence import Expulsion, Failure
 
@@ -55,7 +56,17 @@ class Query:
         silences: (from, to) on the wall clock, in seconds: when no process of it ran.
     """
 
-    def __init__(self, folder: Path, name: str, read: Mapping[str, str], session_s: float, *, small: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        read: Mapping[str, str],
+        session_s: float,
+        *,
+        small: bool,
+        clock: WrongClock | None = None,
+    ) -> None:
+        self._clock = clock
         self._kind = SmallApplication if small else Application
         self.folder = folder
         self.name = name
@@ -89,7 +100,9 @@ class Query:
 
     def start(self) -> None:
         """Start it, or start it again."""
-        self._application = self._kind(self.folder, self._read, master="local[2,4]", conf=SPARK_CONF).start()
+        self._application = self._kind(
+            self.folder, self._read, master="local[2,4]", conf=SPARK_CONF, clock=self._clock
+        ).start()
         self._planned_before = self._batches_in("offsets")
         self._silent_until_now()
 

@@ -49,6 +49,7 @@ class Fault(Enum):
     QUOTAS = "limit the main query by quotas"
     REASSIGN = "make other replicas the leaders, the group's coordinator too"
     RECREATE_TOPIC = "recreate a topic, once all of it was read"
+    JUMP_CLOCK = "the clock of the main query's host jumps, and back"
     TWO_MINDS = "a broker answers Metadata as before, while another one is cut off and leaders move"
 
 
@@ -132,6 +133,7 @@ LANES: Final[Mapping[str, tuple[Duration, Odds]]] = {
             Fault.QUOTAS: (2, _between(5, 20)),
             Fault.REASSIGN: (3, _INSTANT),
             Fault.RECREATE_TOPIC: (2, _INSTANT),
+            Fault.JUMP_CLOCK: (2, _between(5, 40)),
         },
     ),
     "network": (

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from harness.waiting import wait_for
+from harness.wrong_clock import WrongClock
 from history.facts import Lasting
 
 from chaos import collect
@@ -117,7 +118,8 @@ class ChaosWorld:
     def _cast(self) -> None:
         """Make all queries, producers and lanes, and start none yet."""
         server, clients_server = self.cluster.server, self.cluster.server_of()
-        self.main = self._query(MAIN, 3, MAIN_SESSION_S, self._run.protocol)
+        self._clock = WrongClock(self.folder / "clock")
+        self.main = self._query(MAIN, 3, MAIN_SESSION_S, self._run.protocol, self._clock)
         self.second = self._query(SECOND, 2, SECOND_SESSION_S, CLASSIC)
         self.producers = [
             Producing(name, server, self.partitions, self._run.seed, transactional=name != "plain")
@@ -153,6 +155,7 @@ class ChaosWorld:
             access=self._access,
             rights=(GROUP, topics),
             visits=self._visits,
+            clock=self._clock,
             folder=self.folder,
             is_read=self._is_read,
         )
@@ -160,7 +163,9 @@ class ChaosWorld:
     def _peer_lane(self, name: str, new_peer: Callable[[str], AnyPeer]) -> PeerLane:
         return PeerLane(name, self._events(name), self._say, self._over, new_peer)
 
-    def _query(self, name: str, members: int, session_s: float, protocol: str) -> Query:
+    def _query(
+        self, name: str, members: int, session_s: float, protocol: str, clock: WrongClock | None = None
+    ) -> Query:
         read = self._read(members, name) | _speaking(protocol, session_s)
         if protocol == CLASSIC:
             read["memberIds"] = self._run.member_ids
@@ -169,7 +174,7 @@ class ChaosWorld:
         if self._run.min_partitions is not None:
             read["minPartitions"] = str(self._run.min_partitions)
         read["reader"] = self._run.reader
-        return Query(self.folder / name, name, read, session_s, small=self._run.small)
+        return Query(self.folder / name, name, read, session_s, small=self._run.small, clock=clock)
 
     def _read(self, members: int, name: str) -> dict[str, str]:
         """Options of a query's stream, and of its user."""
