@@ -68,6 +68,15 @@ def test_a_start_at_the_end_by_choice_makes_no_warning(
     assert "starts at the end" not in caplog.text
 
 
+def test_an_explicit_start_beyond_the_log_of_a_leader_that_was_cut_off_is_no_mistake(world: World) -> None:
+    """It goes on answering, and its log ends before the start. Another broker names the present leader."""
+    group, driver = world(records=100, starting=parse_starting_offsets('{"t": {"0": 120}}'))
+    group.cut_off_leader(P0, [])
+    group.produce(P0, 40)
+    driver.drain()
+    assert driver.rows == {P0: [(120, 140)]}
+
+
 def test_an_explicit_start_beyond_the_end_is_refused_with_both_offsets(world: World) -> None:
     starting = parse_starting_offsets('{"t": {"0": 101, "1": 100, "2": 99}}')
     group, driver = world(partitions=3, records=100, starting=starting)
