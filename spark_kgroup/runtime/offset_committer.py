@@ -90,6 +90,7 @@ class OffsetCommitter:
                 never have been there.
         """
         deadline_ms = monotonic_ms() + COMMIT_TIMEOUT_MS
+        self._refusals.pop(who.instance_id, None)
         backoff = Backoff(self._rng)
         acknowledged: set[TopicPartition] = set()
         left = dict(positions)
@@ -169,7 +170,8 @@ class OffsetCommitter:
             response = await self._coordinators.call(self._settings.group, request, timeout_ms=timeout_ms)
         except WireError as error:
             log.info("seat %s: commit not acknowledged: %s", who.instance_id, error)
-            self._refusals[who.instance_id] = str(error)
+            # The last attempt may have had a moment left: a broker's word in an earlier one says more than its silence.
+            self._refusals.setdefault(who.instance_id, str(error))
             # No broker sent these two codes: one is among those to try again, the other is final.
             return dict.fromkeys(
                 positions, ErrorCode.NETWORK_EXCEPTION if error.retriable else ErrorCode.INVALID_REQUEST

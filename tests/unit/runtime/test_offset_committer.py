@@ -107,6 +107,27 @@ async def test_a_large_commit_is_cut_to_a_broker_s_bound(world: BrokerWorld, gro
     assert world.committed == positions
 
 
+def test_a_broker_s_refusal_says_more_than_its_silence_at_the_last_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commits_module, "COMMIT_TIMEOUT_MS", 300)
+
+    @with_a_group
+    async def scenario(world: BrokerWorld, group: Group) -> None:
+        asked = 0
+
+        def refused_then_silent(*_: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            return answer(*_[:2], KioErrorCode.stale_member_epoch) if asked == 1 else None
+
+        answer = world.on_OffsetCommit
+        world.on_OffsetCommit = refused_then_silent  # type: ignore[method-assign]
+        assert await group.commits.commit(WHO, {TopicPartition("a", 0): 7}) == frozenset()
+        assert asked > 1
+        assert group.commits.refusal == "STALE_MEMBER_EPOCH"
+
+    scenario()
+
+
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.INVALID_COMMIT_OFFSET_SIZE])
 def test_a_commit_that_is_too_large_for_the_coordinator_is_halved_until_it_fits(code: ErrorCode) -> None:
     @with_a_group

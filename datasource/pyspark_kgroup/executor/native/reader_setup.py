@@ -16,6 +16,10 @@ from pyspark_kgroup.shared.tickets import ReadSettings
 from spark_kgroup.errors import KgroupError
 
 
+class CredentialsUnusable(FallbackToLibrdkafka):
+    """A file or a function that proves who this user is cannot be used. That may be mended at any moment."""
+
+
 class NativeReaderSetup(NamedTuple):
     """The decoder, the settings and the security of native reading.
 
@@ -32,6 +36,7 @@ def native_reader_setup(settings: ReadSettings) -> NativeReaderSetup:
     """The setup for reading natively with these settings.
 
     Raises:
+        CredentialsUnusable: a file is not here, or does not hold its certificate or key, or there is no token callback.
         FallbackToLibrdkafka: this process has no decoder, or cannot read natively with this configuration.
     """
     loaded = library.load()
@@ -40,5 +45,5 @@ def native_reader_setup(settings: ReadSettings) -> NativeReaderSetup:
     try:
         fetch_settings = FetchSettings.of(settings.consumer_config)
         return NativeReaderSetup(loaded.library, fetch_settings, connection_security(settings.consumer_config))
-    except KgroupError as problem:  # of a file or a token, so the next read may be luckier
-        raise FallbackToLibrdkafka(str(problem).rstrip(".")) from None
+    except KgroupError as problem:
+        raise CredentialsUnusable(str(problem).rstrip("."), lasting=True) from None

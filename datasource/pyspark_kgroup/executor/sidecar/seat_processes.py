@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka
+from pyspark_kgroup.executor.native.reader_setup import CredentialsUnusable
 from pyspark_kgroup.executor.sidecar.prefetch_buffer import PrefetchBuffer
 from pyspark_kgroup.executor.sidecar.seat_server import SeatServer, make_prefetcher
 from pyspark_kgroup.executor.sidecar.sidecar_link import Link
@@ -263,7 +264,7 @@ def _serve(host: StartSeatServer, control: socket.socket, quota: PrefetchQuota) 
         log.debug("the sidecar has let seat %s go in the midst of a read", host.seat)
     except FallbackToLibrdkafka as fallback:
         # What this process lacks, it will lack again. A record or a broker that is not ordinary may be past soon.
-        lasting = fallback.lasting and not can_start
+        lasting = fallback.lasting and not can_start and not isinstance(fallback, CredentialsUnusable)
         with suppress(OSError):  # the sidecar has hung up
             control.sendall(frame(to_json(CannotFetch(reason=fallback.reason, lasting=lasting))))
     except Exception as problem:
