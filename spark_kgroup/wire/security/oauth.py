@@ -93,7 +93,9 @@ class TokenCache:
 
     def _keep(self, token: Token) -> Token:
         now_s = self._wall_clock_s()
-        until_s = serves_until("the token", token.wall_expires_at_s, now_s)
+        if token.wall_expires_at_s <= now_s and self._token is not None and self._token.wall_expires_at_s > now_s:
+            raise AuthenticationFailed("OAUTHBEARER: the token is new and has expired already.", retriable=True)
+        until_s = serves_until("the token", token.wall_expires_at_s, now_s, retriable=True)
         self._token = token = replace(token, wall_expires_at_s=until_s)
         self._wall_refresh_at_s = now_s + (until_s - now_s) * TOKEN_REFRESH_FACTOR
         return token

@@ -58,7 +58,7 @@ class Token:
         return "\x01".join(["n,,", *pairs, "\x01"]).encode()
 
 
-def serves_until(token: str, wall_expires_at_s: float, wall_now_s: float) -> float:
+def serves_until(token: str, wall_expires_at_s: float, wall_now_s: float, *, retriable: bool = False) -> float:
     """Until when a token serves that has just been made, in seconds since the epoch.
 
     By a clock that is ahead it may have expired. Then the broker is to say whether it accepts it, with a warning, and
@@ -68,6 +68,7 @@ def serves_until(token: str, wall_expires_at_s: float, wall_now_s: float) -> flo
         token: where it comes from, for messages.
         wall_expires_at_s: its expiry, in seconds since the epoch.
         wall_now_s: this machine's clock.
+        retriable: whether the next token may be a better one.
 
     Raises:
         AuthenticationFailed: no clock is so far ahead.
@@ -78,7 +79,7 @@ def serves_until(token: str, wall_expires_at_s: float, wall_now_s: float) -> flo
     said = f"OAUTHBEARER: {token} is new, and expired {expired_s:.0f} s ago by this machine's clock."
     if expired_s > TOKEN_CLOCK_OFF_MAX_S:
         raise AuthenticationFailed(
-            f"{said} Check the clock, and that the expiry is given in seconds since the epoch.", retriable=True
+            f"{said} Check the clock, and that the expiry is given in seconds since the epoch.", retriable=retriable
         )
     log.warning(
         "%s Check the clock, and that this is no earlier token. The broker decides whether it accepts it.", said

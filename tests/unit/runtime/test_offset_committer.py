@@ -114,10 +114,10 @@ def test_a_broker_s_refusal_says_more_than_its_silence_at_the_last_attempt(monke
     async def scenario(world: BrokerWorld, group: Group) -> None:
         asked = 0
 
-        def refused_then_silent(*_: Any) -> Any:
+        def refused_then_silent(node: int, request: Any, error: KioErrorCode) -> Any:
             nonlocal asked
             asked += 1
-            return answer(*_[:2], KioErrorCode.stale_member_epoch) if asked == 1 else None
+            return answer(node, request, KioErrorCode.stale_member_epoch) if asked == 1 else None
 
         answer = world.on_OffsetCommit
         world.on_OffsetCommit = refused_then_silent  # type: ignore[method-assign]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -184,7 +185,7 @@ def test_a_new_token_is_left_to_the_broker_where_the_clock_is_an_hour_ahead(capl
         assert (await cache.token()).value == "b", "soon there is another one"
 
     scenario()
-    assert "is new, and expired 3000 s ago by this machine's clock. Check the clock" in caplog.text
+    assert re.search(r"is new, and expired \d+ s ago by this machine's clock\. Check the clock", caplog.text)
 
 
 # ------------------------------------------------------------------------------------------- client credentials

@@ -4,7 +4,8 @@ Runs on: driver.
 
 The rules are in `offsets.adoption`. Here their words (earliest, latest, a timestamp) become offsets. A start that the
 group does not have is committed and acknowledged BEFORE a batch relies on it. A partition whose start is not
-acknowledged is not adopted, and the next trigger tries again. The others are read meanwhile.
+acknowledged is not adopted, and the next trigger tries again. Until then there is a batch of the other partitions only
+if the rules cannot give it another start at the next trigger: it came later, and starts at its earliest offset.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pyspark_kgroup.driver.boundary.ledger import Holding, find_holders
 from pyspark_kgroup.driver.boundary.position_check import PositionCheck
 from pyspark_kgroup.driver.boundary.stop_offsets import StopOffsets
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, LEADER_PATIENCE_MS, SETTLE_TIMEOUT_MS
-from pyspark_kgroup.offsets.adoption import Committed, Start, adopted_start, make_period
+from pyspark_kgroup.offsets.adoption import Committed, Start, adopted_start, make_period, topic_key
 from pyspark_kgroup.offsets.data_loss import out_of_log
 from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
 from pyspark_kgroup.options.offset_bound import LATEST, OffsetBoundValue
@@ -77,10 +78,9 @@ class Adoption:
         self._ignored_commits = IgnoredCommitWarnings(context)
 
     def adopt_what_arrived(self, boundary: BoundaryState) -> BoundaryState | None:
-        """Adopt partitions that arrived. None if there is no partition yet that a batch could read.
+        """Adopt partitions that arrived. None if there may be no batch yet.
 
-        A partition is left out whose start the group has not acknowledged. AvailableNow, which has no later trigger,
-        waits for it.
+        There is none while the group has not acknowledged where a partition starts, unless that cannot change.
 
         Raises:
             GroupUnsettled: a start was not acknowledged in time.
@@ -88,8 +88,14 @@ class Adoption:
         deadline_ms, what = self._clock() + SETTLE_TIMEOUT_MS, "where to start with"
         while unacknowledged := self._adopt(boundary):
             if not boundary.logs.bounded:
-                self._acknowledgement.fail_if_missing_for_long(what, unacknowledged, "They are not read before that.")
-                # Without a batch the checkpoint stays a fresh one, so that all starts follow the rules of the first.
+                alone = all(self._stays_at_earliest(boundary, tp) for tp in unacknowledged)
+                then = "They are not read before that." if alone else "There is no batch before that."
+                self._acknowledgement.fail_if_missing_for_long(what, unacknowledged, then)
+                if not alone:
+                    return None
+                # The refusal may say that a seat has lost its partitions.
+                boundary = boundary.with_view(self._group.view())
+                self._ledger.drop_lost(boundary.view)
                 return boundary if self._ledger.holdings else None
             if self._clock() > deadline_ms:
                 boundary.skip_trigger(self._acknowledgement.missing(what, unacknowledged))
@@ -130,13 +136,28 @@ class Adoption:
             if tp not in answers.unanswered
         }
         offsets = self._start_offsets.of(boundary, starts, heard)
+        # The checkpoint keeps them, so that they start by the option in a later process, too.
+        self._ledger.unstarted = frozenset(
+            tp for tp in explicit & (held.keys() - offsets.keys()) if not self._ledger.is_later(tp.topic)
+        )
         committed = {tp: found for tp, found in committed.items() if tp in offsets}
         self._warn_of_starts_at_the_end([tp for tp in offsets if starts[tp].offset is OffsetSpec.STARTING])
         self._ignored_commits.warn(boundary, starts, {tp: at.offset for tp, at in offsets.items()}, committed)
-        unacknowledged = self._record(boundary, {tp: arrived[tp] for tp in offsets}, starts, offsets, committed)
-        # The checkpoint keeps them, so that they start by the option in a later process, too.
-        self._ledger.unstarted = frozenset(explicit & (held.keys() - offsets.keys() | unacknowledged))
-        return unacknowledged
+        return self._record(boundary, {tp: arrived[tp] for tp in offsets}, starts, offsets, committed)
+
+    @staticmethod
+    def _stays_at_earliest(boundary: BoundaryState, tp: TopicPartition) -> bool:
+        """Whether this partition, which starts by no position and no committed offset, starts at earliest later, too.
+
+        Not on a fresh checkpoint, whose option counts once for all partitions, nor in a topic that was created again,
+        of which the next checkpoint has no memory.
+        """
+        known = boundary.start.topics.get(tp.topic)
+        if boundary.start.fresh or boundary.start.position(tp) is not None or tp in boundary.start.given_up:
+            return False
+        if known is None:
+            return True
+        return known.topic_id == topic_key(boundary.topics[tp.topic]) and tp.partition >= known.first_sight
 
     def _arrived(self, boundary: BoundaryState) -> dict[TopicPartition, SeatView]:
         """Partitions that our seats hold, may keep and have not adopted, with those whose log lost our position."""
@@ -263,11 +284,13 @@ class StartOffsets:
         # Ends of the logs, and not the readable ones: offsets within an open transaction exist, too.
         reached = logs.ends(given, LEADER_PATIENCE_MS, read_committed=False)
         beyond = {tp: given[tp] for tp, end in answered(reached).items() if given[tp] > end}
-        # The first broker may be cut off, and know an earlier leader: others are asked before that is the user's error.
-        again = self._position_check.log_ranges(boundary.logs, beyond)
-        _check_not_beyond(beyond, {tp: log_range.end_offset for tp, log_range in again.items()})
+        unchecked = set(reached.unanswered)
+        if beyond:  # the leader may have been cut off: another broker is asked for it before that is the user's mistake
+            logs.ask_another_broker(beyond, LEADER_PATIENCE_MS)
+            again = logs.ends(beyond, LEADER_PATIENCE_MS, read_committed=False)
+            _check_not_beyond(beyond, answered(again))
+            unchecked |= again.unanswered.keys()
         # An offset that could not be checked against its log waits for the leader.
-        unchecked = reached.unanswered.keys() | (beyond.keys() - again.keys())
         found = {tp: at for tp, at in found.items() if tp not in unchecked}
         found |= answered(logs.starts(earliest, LEADER_PATIENCE_MS))
         at = {tp: timestamp.ms for tp, timestamp in timestamps.items()}

@@ -184,6 +184,7 @@ def _renewed_consumer(settings: ReadSettings, unread: _Unread) -> Consumer | Non
         renewed = _consumer(settings, unread)
     except KgroupError as problem:
         log.warning("Certificates have changed, and the earlier ones stay in use: %s", problem)
+        unread.on_not_renewed()
         return None
     unread.begin_anew()
     return renewed
@@ -453,6 +454,12 @@ class _Unread:
         self._denied.clear()
         self._stopped.clear()
 
+    def on_not_renewed(self) -> None:
+        """No other consumer could be made: another one is to look for the rights that are missing."""
+        if self._denied:
+            for each in self.open:
+                self.doubted.ask_anew(each)
+
     def on_error(self, error: KafkaError, partition: TopicPartition | None = None) -> None:
         """Remember an error of librdkafka's, which tries again by itself, although some errors will not pass.
 
@@ -520,8 +527,9 @@ class _Unread:
                 self._positions[partition] = position
                 self._reasons.pop(partition, None)  # it was about records that are read by now
                 self.doubted.on_read_on(partition)
-                self._rights[partition.topic].on_granted()
-                self._denied.pop(partition.topic, None)
+                for topic in ("", partition.topic):
+                    self._rights[topic].on_granted()
+                    self._denied.pop(topic, None)
                 self.resume()
             if position >= self._ends[partition]:
                 self.open.pop(partition, None)

@@ -1,10 +1,11 @@
 """Waiting for the group to acknowledge commits: which reads wait, for how long, and the messages meanwhile."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 from harness.boundary import P0, P1, World, elapsed_ms, messages
+from harness.fake_driver import Driver, assert_read_once
 from harness.fake_group import FakeGroup
 
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
@@ -125,63 +126,85 @@ class Lagging:
 
     def __init__(self, group: FakeGroup) -> None:
         self.known = False
+        self.on_refused: Callable[[], None] | None = None
         self._commit = group.commit
         group.commit = self.commit  # type: ignore[method-assign]
 
     def commit(self, commits: Sequence[SeatCommit]) -> frozenset[TopicPartition]:
+        if self.on_refused is not None and any(P1 in one.positions for one in commits):
+            self.on_refused()
         positions = [{tp: at for tp, at in one.positions.items() if self.known or tp != P1} for one in commits]
         return self._commit([replace(one, positions=at) for one, at in zip(commits, positions, strict=True)])
 
 
-@pytest.mark.parametrize("committed", [None, 8])
-@pytest.mark.parametrize("restarts", [False, True])
-@pytest.mark.parametrize(("starting", "first"), [("earliest", 0), ('{"t": {"0": 3, "1": 3}}', 3), ("latest", 10)])
-def test_a_start_that_the_group_does_not_acknowledge_holds_up_that_partition_alone(
-    world: World, caplog: pytest.LogCaptureFixture, starting: str, first: int, restarts: bool, committed: int | None
-) -> None:
-    group, driver = world(partitions=2, records=10, starting=parse_starting_offsets(starting))
-    group.rewinds = {P0, P1}
-    if committed is not None:
-        group.committed_now = {P0: committed, P1: committed}
+def with_a_partition_more(group: FakeGroup, driver: Driver) -> Lagging:
+    """The query reads P0 of a topic that gets P1 now. The coordinator has not heard of P1 yet."""
+    driver.drain()
     coordinator = Lagging(group)
-    driver.drain()
+    assert group.add_partition("t") == P1
+    group.move(P1, "seat-0")
     group.produce(P0, 5)
+    group.produce(P1, 5)
+    return coordinator
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("starting", ["committed", "earliest", "latest"])
+def test_a_later_partition_whose_start_is_not_acknowledged_holds_up_no_other_one(
+    world: World, caplog: pytest.LogCaptureFixture, starting: str, restarts: bool
+) -> None:
+    group, driver = world(records=10, starting=parse_starting_offsets(starting))
+    coordinator = with_a_partition_more(group, driver)
     driver.drain()
-    assert driver.durable.owned.keys() == {P0}
-    assert driver.rows == {P0: [(first, 10), (10, 15)] if first < 10 else [(10, 15)]}
+    assert driver.rows[P0][-1][1] == 15
+    assert P1 not in driver.durable.owned
     assert len(messages(caplog, "did not acknowledge where to start with t-1")) == 1
     if restarts:
         driver.restart()
         driver.drain()
     coordinator.known = True
     driver.drain()
-    group.produce(P1, 5)
-    driver.drain()
-    assert driver.rows[P1] == ([(first, 10), (10, 15)] if first < 10 else [(10, 15)])
-    assert group.committed_now == {P0: 15, P1: 15}
-    assert not driver.durable.unstarted
+    assert driver.rows[P1] == [(0, 5)]
+    assert group.committed_now == {P0: 15, P1: 5}
 
 
-def test_a_start_of_the_group_s_own_that_is_not_acknowledged_is_the_same_later(world: World) -> None:
-    group, driver = world(partitions=2, records=10)
-    coordinator = Lagging(group)
-    driver.drain()
-    assert driver.rows == {P0: [(0, 10)]}
-    coordinator.known = True
-    driver.drain()
-    assert driver.rows == {P0: [(0, 10)], P1: [(0, 10)]}
-
-
-def test_a_start_that_is_never_acknowledged_ends_the_query_within_the_bound_though_others_are_read(
-    world: World,
-) -> None:
-    group, driver = world(partitions=2, records=10)
-    Lagging(group)
+def test_a_later_partition_whose_start_is_never_acknowledged_ends_the_query_within_the_bound(world: World) -> None:
+    group, driver = world(records=10)
+    with_a_partition_more(group, driver)
     driver.drain()
     group.now_ms += driver.options.api_timeout_ms
     group.produce(P0, 10)
-    with pytest.raises(GroupUnsettled, match="where to start with t-1"):
+    with pytest.raises(GroupUnsettled, match=r"where to start with t-1 .* They are not read before that"):
         driver.drain()
+
+
+def test_a_seat_that_lost_its_partitions_to_the_refused_commit_reads_none_of_them(world: World) -> None:
+    group, driver = world(records=10)
+    coordinator = with_a_partition_more(group, driver)
+
+    def expel() -> None:
+        group.expel("seat-0")
+        group.notice("seat-0")
+
+    coordinator.on_refused = expel
+    group.now_ms += 1_000
+    assert not driver.trigger()
+    coordinator.on_refused, coordinator.known = None, True
+    driver.drain()
+    assert_read_once(driver, 15, [P0])
+    assert_read_once(driver, 5, [P1])
+
+
+def test_a_first_batch_waits_for_all_starts(world: World) -> None:
+    """The option counts once for all partitions, and `latest` moves on."""
+    group, driver = world(partitions=2, records=10, starting=parse_starting_offsets("latest"))
+    coordinator = Lagging(group)
+    assert not driver.trigger()
+    group.produce(P0, 5)
+    assert not driver.trigger()
+    coordinator.known = True
+    driver.drain()
+    assert driver.durable.owned.keys() == {P0, P1}
 
 
 # -------------------------------------------------------------------------------------------------------- AvailableNow
