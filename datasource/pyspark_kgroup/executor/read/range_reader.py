@@ -6,10 +6,9 @@ A range is done as soon as no record below its end is left to come. Its last off
 markers, aborted or compacted data), so there are three signs of that: a record at or past the end of the range, an end
 of the log there, or the consumer's position, which librdkafka also moves past offsets that it never shows. A log that
 lacks a part of the range is not waited for: its leader is asked for the offsets that the log has (`data_loss`). A first
-offset beyond the position counts after `BEGINS_BEHIND_MS`, an end below it after `END_BELOW_MS`. A topic or partition
-that brokers do not know counts as deleted if two of them, or all that the cluster has, do not know it for
-`UNKNOWN_FOR_MS`, or one does not for `TOPIC_GONE_AFTER_MS`. Until then consumer after consumer asks for the leader anew
-(`doubted_logs`).
+offset beyond the position counts after five looks, an end below it after `END_BELOW_MS`, too. A topic or partition that
+brokers do not know counts as deleted if two of them, or all that the cluster has, do not know it for `UNKNOWN_FOR_MS`,
+or one does not for `TOPIC_GONE_AFTER_MS`. Until then consumer after consumer asks for the leader anew (`doubted_logs`).
 """
 
 from __future__ import annotations
