@@ -43,6 +43,9 @@ _CLOSED: Final = "The cluster's connections were closed here."
 
 _CHECK_BOOTSTRAP: Final = "Check the bootstrap servers (`bootstrap.servers`)."
 
+_ATTEMPT_S: Final = 0.02
+"""An attempt with less time would mostly end with the word that it had none: the error before it says more (ours)."""
+
 ENDS_AT_S: Final[ContextVar[float]] = ContextVar("ENDS_AT_S")
 """When the bound ends the call that this task works for, by the event loop's clock."""
 
@@ -159,14 +162,14 @@ class Retries:
             except WireError as error:
                 self.be_patient(error, api)
                 wait_s = backoff.next_ms() / 1000
-                if not error.retriable or time.monotonic() + wait_s > deadline_s:
+                if not error.retriable or time.monotonic() + wait_s > deadline_s - _ATTEMPT_S:
                     raise
                 # One warning for a call: its later attempts mostly fail for the same reason.
                 expected = failed is not None or isinstance(error, NotKnownYet)
                 log.log(logging.DEBUG if expected else logging.WARNING, "Trying again: %s", error)
                 failed = error
             await asyncio.sleep(wait_s)
-            if time.monotonic() > deadline_s:  # a busy machine slept for longer: the cluster has answered, with this
+            if time.monotonic() > deadline_s - _ATTEMPT_S:  # a busy machine slept for longer
                 raise failed
 
 
