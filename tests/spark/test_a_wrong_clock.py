@@ -75,6 +75,7 @@ def test_a_new_checkpoint_starts_where_the_option_says_on_a_host_that_is_an_hour
         assert sorted((row.partition, row.offset) for row in rows(tmp_path / host)) == sorted(contents(server, topic))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ahead_s", [-HOUR_S, HOUR_S], ids=["behind", "ahead"])
 def test_executors_whose_clock_is_an_hour_off_read_from_their_seats_servers(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path, ahead_s: int
