@@ -104,8 +104,10 @@ class MetadataWatch:
 
     def on_joined(self, *, rejoined: bool) -> None:
         """A member of ours is in a generation: in a new one, or asked back without a rebalance (KIP-345)."""
-        self.look_due = self.look_due or rejoined
-        # A new assignment was made for all current subscriptions. To an old one, each of them may be news.
+        # A new assignment was made for all current subscriptions, so the look of an earlier generation is not due any
+        # more: it would force a rebalance for a later change although a static leader may be away. To an old
+        # assignment, each subscription may be news.
+        self.look_due = rejoined
         self._subscriptions = {} if rejoined else None
 
     def on_assigned(self) -> None:
