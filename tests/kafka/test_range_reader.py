@@ -1,6 +1,7 @@
 """A seat reads exactly its ranges from a real Kafka: no record more, none less, in order."""
 
 import gc
+import math
 import os
 import pickle
 import threading
@@ -15,7 +16,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as AssignedPartition
 from harness.kafka import fill, hex_id, run_transaction
 from harness.offsets import await_end
@@ -27,8 +28,8 @@ from pyspark_kgroup.executor.read.topic_ids import TopicIds
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.arrow import arrow_schema
 from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
-from spark_kgroup.errors import OptionError, WireError
-from spark_kgroup.limits import API_TIMEOUT_MS
+from spark_kgroup.errors import BrokerError, OptionError, WireError
+from spark_kgroup.limits import API_TIMEOUT_MS, AUTHORIZATION_GRACE_MS
 from spark_kgroup.testing import ApacheKafka
 
 if TYPE_CHECKING:
@@ -323,6 +324,31 @@ def test_each_look_at_another_id_is_by_a_client_of_its_own(monkeypatch: pytest.M
     monkeypatch.setattr(ids, "_ask", ask)
     assert ids.changed(["t"]) == {}
     assert len(clients) == 3
+
+
+def test_a_right_that_was_taken_away_before_records_are_handed_out_is_waited_for_and_then_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s, missing_until_s = 0.0, AUTHORIZATION_GRACE_MS / 1000 - 1
+
+    def pause(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    def ask(_: list[str]) -> dict[str, str]:
+        if now_s < missing_until_s:
+            raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+        return {"t": "2" * 32}
+
+    monkeypatch.setattr("pyspark_kgroup.executor.read.topic_ids.time.sleep", pause)
+    ids = TopicIds({"t": "2" * 32}, {}, 300.0, lambda: now_s)
+    monkeypatch.setattr(ids, "_ask", ask)
+    assert ids.changed(["t"]) == {}
+    missing_until_s = math.inf
+    began_s = now_s
+    with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED: t: grant READ on the topic to this user"):
+        ids.changed(["t"])
+    assert AUTHORIZATION_GRACE_MS <= (now_s - began_s) * 1000 < 300_000
 
 
 def test_ids_that_no_broker_tells_are_an_error_after_the_patience_of_a_read() -> None:

@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, Uuid
 
 from pyspark_kgroup.executor.read.consumer_security import usable_here
-from spark_kgroup.errors import WireError
+from spark_kgroup.errors import BrokerError, WireError
 from spark_kgroup.limits import LOOK_AGAIN_MS, TOPIC_GONE_AFTER_MS
-from spark_kgroup.peer_words import printable_words
+from spark_kgroup.model import ErrorCode
+from spark_kgroup.peer_words import listed, printable_words
+from spark_kgroup.rights import Rights
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, ClusterMetadata, TopicDescription
@@ -62,6 +64,7 @@ class TopicIds:
         self._patience_s = patience_s
         self._clock_s = clock_s
         self._client: AdminClient | None = None
+        self._rights = Rights(granted=True)  # READ, by which records came, implies DESCRIBE
 
     def changed(self, topics: Iterable[str]) -> dict[str, str]:
         """Those of `topics` that were created again, with the ids that they have now.
@@ -70,7 +73,7 @@ class TopicIds:
         earlier topic. A topic that is gone counts as unchanged: no record of a later one can have come.
 
         Raises:
-            WireError: no broker of the driver's cluster has said it in time.
+            WireError: no broker of the driver's cluster has said it in time, or the right to ask is gone for too long.
         """
         asked = sorted({topic for topic in topics if self.planned.get(topic)})
         since_s = self._clock_s()
@@ -90,18 +93,28 @@ class TopicIds:
         deadline_s = self._clock_s() + self._patience_s
         while True:
             try:
-                return self._ask(topics)
+                ids = self._ask(topics)
             except KafkaException as problem:
                 if isinstance(problem, AnotherCluster):
                     self._client = None  # a client stays at the cluster that it has reached
                 error: KafkaError = problem.args[0]
-                if self._clock_s() > deadline_s:
-                    raise WireError(
-                        f"No broker says whether {', '.join(topics)} was created again during this batch: "
-                        f"{printable_words(error.str())}"
-                    ) from None
+                if (failure := self._failure(topics, error, late=self._clock_s() > deadline_s)) is not None:
+                    raise failure from None
                 log.info("asking again for the ids of topics: %s", printable_words(error.str()))
                 time.sleep(LOOK_AGAIN_MS / 1000)
+            else:
+                self._rights.on_granted()
+                return ids
+
+    def _failure(self, topics: list[str], error: KafkaError, *, late: bool) -> WireError | None:
+        """The error for the user, or None if brokers are to be asked again."""
+        if error.code() == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            may_pass = self._rights.may_come_back(int(self._clock_s() * 1000)) and not late
+            return None if may_pass else BrokerError("Metadata", error.code(), listed(topics))
+        if not late:
+            return None
+        words = printable_words(error.str())
+        return WireError(f"No broker says whether {listed(topics)} was created again during this batch: {words}")
 
     def _ask(self, topics: list[str]) -> dict[str, str]:
         if self._client is None:
