@@ -244,8 +244,9 @@ class ModelCoordinator:
             self._join_again(self.members[who.member_id], request, reply)
 
     def _shares_protocol(self, protocols: tuple[tuple[str, Subscription], ...]) -> bool:
+        """Whether all members and this one share one (ClassicGroup.supportsProtocols): by pairs does not do."""
         names = {name for name, _ in protocols}
-        return all(names & {name for name, _ in member.protocols} for member in self.members.values())
+        return bool(names.intersection(*({name for name, _ in member.protocols} for member in self.members.values())))
 
     def _join_without_id(self, request: contract.JoinRequest, config: MemberConfig, reply: Reply) -> None:
         self._ids += 1

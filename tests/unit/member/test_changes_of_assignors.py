@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 from harness import simulated_faults as faults
 from harness.simulated_world import MemberWorld
-from harness.undisturbed_groups import bounce, come_to_rest
+from harness.undisturbed_groups import SESSION_MS, at_rest, bounce, come_to_rest
 
 from .test_simulated_groups import Scenario
 
@@ -55,3 +55,14 @@ def test_two_bounces_under_faults_change_the_rebalance_protocol_and_no_partition
         story = world.story()
         raise AssertionError(f"seed {seed}, at {world.now_ms} ms: {error}\n{story}") from error
     assert world.coordinator.protocol == PATHS[name][-1][0]
+
+
+def test_a_member_that_shares_an_assignor_with_each_other_one_but_with_none_of_all_is_refused() -> None:
+    """ClassicGroup.supportsProtocols: all members must support one and the same."""
+    world = at_rest(static=3, assignors=("range", "sticky", "roundrobin"))
+    bounce(world, "seat-0", ("range", "sticky"))
+    bounce(world, "seat-1", ("range", "roundrobin"))
+    come_to_rest(world)
+    bounce(world, "seat-2", ("sticky", "roundrobin"))
+    with pytest.raises(AssertionError, match="INCONSISTENT_GROUP_PROTOCOL"):  # no fault that a simulation expects
+        world.run_for(SESSION_MS)
