@@ -55,9 +55,14 @@ class CredentialFiles:
         return before != self._seen
 
     def changed_within(self, lately_ms: int) -> bool:
-        """Whether one of them was changed in the last so many milliseconds, by its time of modification."""
+        """Whether one of them was changed or put there in the last so many milliseconds.
+
+        A copy may keep the time of modification (`cp -p`, `rsync -t`), and does not keep the time of change.
+        """
+        found = [each for path in self._locations.values() if (each := _stat(path)) is not None]
+        times = [at for each in found for at in (each.st_mtime_ns, each.st_ctime_ns)]
         wall_ns = time.time_ns()
-        return any(found is not None and abs(wall_ns - found[0]) < lately_ms * 1e6 for found in self._stat_files())
+        return any(abs(wall_ns - at) < lately_ms * 1e6 for at in times)
 
     def describe(self) -> str:
         """The name, path and time of last change of each file, or that it cannot be read, for an error message.
@@ -98,12 +103,16 @@ def read_settled(files: CredentialFiles, read: Callable[[], Made], patience_ms: 
         time.sleep(_LOOK_S)
 
 
-def _look_at(path: str) -> tuple[int, int, int] | None:
+def _stat(path: str) -> os.stat_result | None:
     try:
-        found = os.stat(path)
+        return os.stat(path)
     except (OSError, ValueError):  # ValueError: of a path with a zero byte
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _look_at(path: str) -> tuple[int, int, int] | None:
+    found = _stat(path)
+    return None if found is None else (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
 def _changed_at(look: tuple[int, int, int] | None) -> str:

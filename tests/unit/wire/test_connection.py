@@ -588,7 +588,9 @@ async def test_a_listener_that_hangs_up_gets_a_hint() -> None:
         writer.write_eof()
 
     async with odd_server(rude) as address:
-        with pytest.raises(Disconnected, match=r"does this listener expect TLS or SASL.*`max.connections`, `max.connections.per.ip`"):
+        with pytest.raises(
+            Disconnected, match=r"does this listener expect TLS or SASL.*`max.connections`, `max.connections.per.ip`"
+        ):
             await Connection.open(address, client_id="c")
 
 

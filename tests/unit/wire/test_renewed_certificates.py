@@ -123,25 +123,31 @@ async def test_a_new_connection_shows_the_certificate_that_is_on_disk_by_then(
         await connect(broker, security)
 
 
+@pytest.mark.parametrize("copied", [False, True])
 def test_a_read_that_begins_between_a_certificate_and_its_key_waits_for_the_key(
-    files: Files, ca: trustme.CA, caplog: pytest.LogCaptureFixture
+    files: Files, ca: trustme.CA, caplog: pytest.LogCaptureFixture, copied: bool
 ) -> None:
     files.trust(ca)
     files.identify(ca.issue_cert("client@example.org"))
     renewed = ca.issue_cert("client@example.org")
     replace(files.certificate, chain_of(renewed))
+    if copied:  # with the time at which it was made elsewhere
+        for path in (files.ca, files.certificate, files.key):
+            os.utime(path, (0, time.time() - 3_600))
     begun = in_a_thread(lambda: renewed_context(files.settings(with_certificate=True), 60_000), "read")
     wait_for(lambda: "Certificates have just changed, and are read again" in caplog.text, "the pair to be refused")
     replace(files.key, key_of(renewed))
     assert begun.result(30).context()
 
 
-def test_a_pair_that_has_not_fitted_for_long_is_an_error_at_once(files: Files, ca: trustme.CA) -> None:
+def test_a_pair_that_has_not_fitted_for_long_is_an_error_at_once(
+    files: Files, ca: trustme.CA, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files.trust(ca)
     files.identify(ca.issue_cert("client@example.org"))
     replace(files.key, key_of(ca.issue_cert("client@example.org")))
-    for path in (files.ca, files.certificate, files.key):
-        os.utime(path, (0, time.time() - 3_600))
+    an_hour_later_ns = time.time_ns() + 3_600 * 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: an_hour_later_ns)
     began_s = time.monotonic()
     with pytest.raises(OptionError, match=r"`ssl\.key\.location` is not the key of `ssl\.certificate\.location`"):
         renewed_context(files.settings(with_certificate=True), 600_000)

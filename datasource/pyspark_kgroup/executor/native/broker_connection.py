@@ -214,7 +214,12 @@ class BrokerConnection:
         while message is not None:
             body = messages.sasl_authenticate_request(message)
             api = (messages.SASL_AUTHENTICATE, messages.SASL_AUTHENTICATE_VERSION)
-            challenge, lifetime_ms = messages.sasl_answer(self._exchange(*api, body, deadline_s))
+            answer = self._exchange(*api, body, deadline_s)
+            try:
+                challenge, lifetime_ms = messages.sasl_answer(answer)
+            except FallbackToLibrdkafka:
+                security.login.on_refused()
+                raise
             try:
                 message = exchange.send(challenge)
             except StopIteration:

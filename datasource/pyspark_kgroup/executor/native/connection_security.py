@@ -32,10 +32,12 @@ class SaslLogin:
 
     Attributes:
         begin: starts the mechanism's exchange of messages. Raises KgroupError or FallbackToLibrdkafka.
+        on_refused: to be called if the broker refuses: the next exchange has a new token.
     """
 
     mechanism: Mechanism
     begin: Callable[[], Exchange]
+    on_refused: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ def _login(settings: SecuritySettings) -> SaslLogin:
     match mechanism:
         case "OAUTHBEARER" if settings.token is not None:
             tokens = _Tokens(settings.token)
-            return SaslLogin(mechanism, lambda: mechanisms.oauthbearer(tokens.token()))
+            return SaslLogin(mechanism, lambda: mechanisms.oauthbearer(tokens.token()), tokens.forget)
         case "PLAIN":
             return SaslLogin(mechanism, partial(mechanisms.plain, settings.username or "", settings.password or ""))
         case "SCRAM-SHA-256" | "SCRAM-SHA-512":
@@ -105,3 +107,7 @@ class _Tokens:
             lives_s = self._token.wall_expires_at_s - time()
             self._wall_refresh_at_s = time() + lives_s * TOKEN_REFRESH_FACTOR
         return self._token
+
+    def forget(self) -> None:
+        """Fetch a new token for the next login: the broker may have another clock, or other keys by now."""
+        self._token = None

@@ -319,15 +319,19 @@ def test_a_scram_server_that_makes_no_sense_is_unusual() -> None:
         connect(broker, {**PLAIN, "sasl.mechanism": "SCRAM-SHA-256"})
 
 
+def with_tokens() -> ConnectionSecurity:
+    return connection_security(
+        {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            CALLBACK: "harness.tokens:token_for",
+            "sasl.oauthbearer.config": "alice",
+        }
+    )
+
+
 def test_one_token_serves_several_connections_while_it_lives() -> None:
-    config = {
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "OAUTHBEARER",
-        CALLBACK: "harness.tokens:token_for",
-        "sasl.oauthbearer.config": "alice",
-    }
-    logins = Logins()
-    security = connection_security(config)
+    logins, security = Logins(), with_tokens()
     with FetchBroker(logins) as broker:
         for _ in range(2):
             BrokerConnection.open(broker.address, "me", security, by_id=True).close()
@@ -335,3 +339,12 @@ def test_one_token_serves_several_connections_while_it_lives() -> None:
     first, second = (each for each in logins.messages if each != "OAUTHBEARER")
     assert first == second
     assert b"auth=Bearer " in first
+
+
+def test_a_token_that_was_refused_is_not_sent_again() -> None:
+    refusing, accepting, security = Logins(58), Logins(), with_tokens()
+    with FetchBroker(refusing) as broker, pytest.raises(FallbackToLibrdkafka):
+        BrokerConnection.open(broker.address, "me", security, by_id=True)
+    with FetchBroker(accepting) as broker:
+        BrokerConnection.open(broker.address, "me", security, by_id=True).close()
+    assert refusing.messages[1] != accepting.messages[1]
