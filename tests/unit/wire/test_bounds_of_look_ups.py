@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,12 +15,14 @@ from harness.fake_broker import FakeBroker, on_a_loop
 from harness.fake_cluster import A0, WHO, BrokerWorld, talk_garbage
 from harness.names import resolving, swallowing
 
-from spark_kgroup.errors import WireError
+from spark_kgroup.errors import BrokerError, WireError
 from spark_kgroup.limits import CONNECT_TIMEOUT_MS, STARTUP_TIMEOUT_MS
+from spark_kgroup.model import ErrorCode
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import GroupSettings
-from spark_kgroup.wire import messages
+from spark_kgroup.wire import brokers, messages
 from spark_kgroup.wire.address import Address
+from spark_kgroup.wire.brokers import Retries
 from spark_kgroup.wire.cluster import Cluster
 from spark_kgroup.wire.connection import Connection
 
@@ -181,3 +184,28 @@ async def test_a_query_starts_in_time_behind_brokers_in_every_kind_of_trouble(mo
             assert time.monotonic() - began < STARTUP_TIMEOUT_MS / 1000
             await group.close()
     await world.stop()
+
+
+@on_a_loop
+async def test_an_attempt_that_had_no_time_left_does_not_hide_why_the_one_before_it_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A busy machine sleeps for longer than it was told."""
+    now_s, attempts = 0.0, 0
+
+    async def overslept(_: float) -> None:
+        nonlocal now_s
+        now_s = GIVEN_MS / 1000 - 0.001
+
+    async def attempt() -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts > 1:
+            await asyncio.Event().wait()
+        raise BrokerError("Metadata", ErrorCode.LEADER_NOT_AVAILABLE)
+
+    monkeypatch.setattr(brokers, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(asyncio, "sleep", overslept)
+    with pytest.raises(BrokerError, match="LEADER_NOT_AVAILABLE"):
+        await Retries(GIVEN_MS, Random(0)).run(attempt, GIVEN_MS)
+    assert attempts == 1
