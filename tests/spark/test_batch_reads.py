@@ -107,6 +107,23 @@ def test_two_topics_and_a_pattern_read_the_same(read: Read, topic: str, apache_k
     assert named.count() == RECORDS + 10
 
 
+def test_a_temporary_view_in_sql_reads_the_topic(spark: SparkSession, apache_kafka: ApacheKafka, topic: str) -> None:
+    view = f"view_of_{uuid4().hex}"
+    options = {
+        "kafka.bootstrap.servers": apache_kafka.bootstrap_servers,
+        "subscribe": topic,
+        "endingOffsets": by_partition(topic, {0: 10, 1: 20, 2: 0}),
+        "reader": READER,
+    }
+    listed = ", ".join(f"`{name}` '{value}'" for name, value in options.items())
+    spark.sql(f"CREATE TEMPORARY VIEW {view} USING kgroup OPTIONS ({listed})")
+    try:
+        for _ in range(2):
+            assert places(spark.sql(f"SELECT partition, offset FROM {view}")) == span((0, 0, 10), (1, 0, 20))
+    finally:
+        spark.catalog.dropTempView(view)
+
+
 def test_offsets_bound_a_read_for_each_partition(read: Read, topic: str) -> None:
     frame = read(
         topic,
