@@ -24,7 +24,7 @@ from chaos.schedule import LANES, schedule
 from chaos.world import ChaosWorld, Run
 from spark_kgroup.model import AUTO, BROKER, CLASSIC, CLIENT, CONSUMER
 
-_LASTING = {fault.name.lower().replace("_", "-"): fault for fault in lasting.FAULTS}
+_LASTING = {fault.name.lower().replace("_", "-"): fault for fault in (*lasting.FAULTS, *lasting.OPERATORS)}
 _VIOLATIONS = "violations.txt"
 _EXAMPLES = """examples:
   python -m chaos --minutes 10 --seed 7             all lanes; the same seed gives the same faults again
@@ -51,6 +51,10 @@ class Diary:
 def main() -> int:
     asked = _parser().parse_args()
     seed = asked.seed if asked.seed is not None else random.SystemRandom().randrange(1_000_000)
+    lanes = asked.lanes or list(LANES)
+    left_on = lasting.chosen(seed, lanes) if asked.lasting == "by seed" else _LASTING.get(asked.lasting)
+    if left_on in lasting.OPERATORS and "operator" not in lanes:
+        _parser().error(f"--lasting {asked.lasting} needs the lane `operator`: add it to --lanes")
     run = Run(
         seed=seed,
         minutes=asked.minutes,
@@ -59,8 +63,8 @@ def main() -> int:
         member_ids=asked.member_ids,
         min_partitions=asked.min_partitions,
         reader=asked.reader,
-        lanes=asked.lanes or list(LANES),
-        lasting={"none": None, "by seed": lasting.chosen(seed)}.get(asked.lasting, _LASTING.get(asked.lasting)),
+        lanes=lanes,
+        lasting=left_on,
     )
     console = Console(width=None if sys.stdout.isatty() else 200)
     folder = Path(tempfile.mkdtemp(prefix="kgroup-chaos-"))

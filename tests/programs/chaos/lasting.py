@@ -1,7 +1,7 @@
 """Liveness: one fault is left on. Partitions that it spares must be read on, and the cause of a stop must be named."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -14,6 +14,7 @@ from history.facts import Lasting
 from chaos.cluster import Cluster
 from chaos.network import BREAKS
 from chaos.schedule import Fault
+from spark_kgroup.limits import AUTHENTICATION_GRACE_MS, AUTHORIZATION_GRACE_MS
 from spark_kgroup.model import TopicPartition
 
 GOES_ON_S: Final = 30.0
@@ -38,9 +39,15 @@ FAULTS: Final = (
     Fault.TWO_MINDS,
     Fault.KILL_BROKER,
 )
+OPERATORS: Final = (Fault.REVOKE_RIGHT, Fault.OTHER_PASSWORD, Fault.JUMP_CLOCK)
+"""What is changed for the main query, where the operator's lane plays."""
+
 UNREACHABLE: Final = frozenset({Fault.LOSE_ANSWERS, Fault.LOSE_REQUESTS})
 """Clients lose a broker, and the cluster does not: its partitions have a leader that no client reaches."""
 
+
+_REFUSED_S: Final = max(AUTHORIZATION_GRACE_MS, AUTHENTICATION_GRACE_MS) / 1000
+"""How long a query waits for a right or a login that was good before (README)."""
 
 _COORDINATORS: Final = "__consumer_offsets"
 """The topic of which a partition's leader coordinates a group."""
@@ -48,7 +55,9 @@ _COORDINATORS: Final = "__consumer_offsets"
 
 def named_s(fault: Fault) -> float:
     """How soon a warning or an error must name the fault."""
-    return STALL_S + _SLACK_S if fault in UNREACHABLE else NAMED_S
+    if fault in UNREACHABLE:
+        return STALL_S + _SLACK_S
+    return _REFUSED_S + _SLACK_S if fault in OPERATORS else NAMED_S
 
 
 def lasts_s(fault: Fault) -> float:
@@ -56,9 +65,27 @@ def lasts_s(fault: Fault) -> float:
     return named_s(fault) + _SLACK_S
 
 
-def chosen(seed: int) -> Fault:
-    """The fault that this seed leaves on."""
-    return Random(f"{seed} lasting").choice(FAULTS)
+def chosen(seed: int, lanes: Collection[str]) -> Fault:
+    """The fault that this seed leaves on, where these lanes play."""
+    faults: list[Fault] = [*FAULTS, *(OPERATORS if "operator" in lanes else ())]
+    return Random(f"{seed} lasting").choice(faults)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change for the main query that is left on.
+
+    Attributes:
+        name: what is other than before.
+        begin: makes it.
+        end: takes it back.
+        words: one of them stands in the error of a query that it ends. Without any, the query goes on.
+    """
+
+    name: str
+    begin: Callable[[], object]
+    end: Callable[[], object]
+    words: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +139,27 @@ def leave_on(fault: Fault, cluster: Cluster, group: str, topics: Sequence[str], 
         spared=[list(tp) for tp in sorted(now.leaders.keys() - lost)],
         goes_on_s=GOES_ON_S,
         named_s=named_s(fault),
+        wall_at_s=began,
+        until_s=time.time(),
+    )
+
+
+def leave_change_on(
+    change: Change, bound_s: float, partitions: Sequence[TopicPartition], watch: Callable[[], None]
+) -> Lasting:
+    """As `leave_on`, for a change by an operator, which is taken back in the end."""
+    began = time.time()
+    try:
+        change.begin()
+        watch()
+    finally:
+        change.end()
+    return Lasting(
+        fault=change.name,
+        words=list(change.words),
+        spared=[] if change.words else [list(tp) for tp in partitions],
+        goes_on_s=GOES_ON_S,
+        named_s=bound_s,
         wall_at_s=began,
         until_s=time.time(),
     )

@@ -13,6 +13,7 @@ from harness.wrong_clock import WrongClock
 from chaos.access import MAIN, Access
 from chaos.cluster import Cluster
 from chaos.faults import Lane, Say
+from chaos.lasting import Change
 from chaos.schedule import Event, Fault
 from chaos.visits import VISITS, Visits
 from spark_kgroup.errors import EnvironmentProblem
@@ -26,6 +27,8 @@ _MOVED: Final = ("orders", "clicks", "__consumer_offsets")
 
 _CLOCKS_S: Final = (-86_400, -3_600, -30, 30, 3_600, 86_400)
 """How far ahead a clock jumps: an hour or a day, as by a wrong time zone or date, or to correct a drift."""
+
+_LASTING_CLOCK_S: Final = 3_600
 
 _TIMEOUT_S: Final = 180.0
 """Time to take a change back, since brokers may be away."""
@@ -87,6 +90,39 @@ class OperatorLane(Lane):
                 if time.monotonic() > deadline:
                     raise
                 self._over.wait(1)
+
+    def lasting(self, fault: Fault) -> Change:
+        """A change that is left on: a right to read a topic, the password, or an hour."""
+        kafka, access = self._cluster.kafka, self._access
+        match fault:
+            case Fault.REVOKE_RIGHT:
+                right = self._rights[1]
+                return Change(
+                    f"{MAIN} may not read {right[1]}",
+                    lambda: self._until_done("take the right", lambda: access.take(kafka.admin, [right])),
+                    lambda: self._until_done("give it back", lambda: access.give(kafka.admin, [right], (MAIN,))),
+                    ["grant READ on"],
+                )
+            case Fault.OTHER_PASSWORD:
+
+                def begin() -> None:
+                    self._until_done("change it", lambda: access.change_password(kafka.admin, back=False))
+                    self._cluster.links.reset_clients()
+
+                return Change(
+                    f"{MAIN} has another password",
+                    begin,
+                    lambda: self._until_done("change it back", lambda: access.change_password(kafka.admin, back=True)),
+                    ["sasl.password"],
+                )
+            case Fault.JUMP_CLOCK:
+                return Change(
+                    f"the clock of {MAIN} is {_LASTING_CLOCK_S} s ahead",
+                    lambda: self._clock.jump(_LASTING_CLOCK_S),
+                    lambda: self._clock.jump(0),
+                    [],
+                )
+        raise ValueError(f"no operator leaves {fault} on")
 
     def _revoke(self, event: Event) -> None:
         right = self._rights[int(event.pick * len(self._rights))]

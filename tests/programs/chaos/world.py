@@ -22,7 +22,7 @@ from chaos.cluster import Cluster
 from chaos.evidence import ApplicationEvidence, Evidence, Expulsion
 from chaos.faults import AnyPeer, ClusterLane, Lane, MainLane, PeerLane, Say, SecondLane
 from chaos.java_peer import JavaPeer
-from chaos.lasting import STALL_S, UNREACHABLE, end, lasts_s, leave_on
+from chaos.lasting import OPERATORS, STALL_S, UNREACHABLE, end, lasts_s, leave_change_on, leave_on, named_s
 from chaos.network import NetworkLane
 from chaos.operators import OperatorLane
 from chaos.peers import Peer
@@ -228,14 +228,21 @@ class ChaosWorld:
             return
         wait_for(self._main_is_at_work, "the main query to be at work again", _FIRST_BATCH_TIMEOUT_S, every_s=1)
         wait_for(lambda: self._main_is_at_work() and self._lag() < _CAUGHT_UP, "it to catch up", _DRAIN_TIMEOUT_S, 1)
-        self._say("lasting", f"{fault.value}, for good")
         try:
-            self._lasting.append(
-                leave_on(fault, self.cluster, GROUP, list(_TOPICS), lambda: self._watch(lasts_s(fault), look))
-            )
+            self._lasting.append(self._leave_on(fault, lambda: self._watch(lasts_s(fault), look)))
         finally:
             end(self.cluster)
         self._say("lasting", "healed")
+
+    def _leave_on(self, fault: Fault, watch: Callable[[], None]) -> Lasting:
+        if fault not in OPERATORS:
+            self._say("lasting", f"{fault.value}, for good")
+            return leave_on(fault, self.cluster, GROUP, list(_TOPICS), watch)
+        operator = next(lane for lane in self._lanes if isinstance(lane, OperatorLane))
+        partitions = [TopicPartition(topic, p) for topic, count in self.partitions.items() for p in range(count)]
+        change = operator.lasting(fault)
+        self._say("lasting", f"{change.name}, for good")
+        return leave_change_on(change, named_s(fault), partitions, watch)
 
     def _watch(self, seconds: float, look: Callable[[], None]) -> None:
         deadline = time.monotonic() + seconds

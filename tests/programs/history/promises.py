@@ -207,9 +207,12 @@ def lag_is_zero(history: History) -> Iterator[Violation]:
 
 
 def members_live(history: History) -> Iterator[Violation]:
-    """No query or consumer ends but by a fault that was aimed at it, or that lasts and is named in its error."""
+    """No query or consumer ends but by a fault that was aimed at it, or that lasts and is named in its error.
+
+    A query that a lasting fault has ended in time may be started again, and end again as long as the fault lasts.
+    """
     for end in history.ended:
-        if not any(_names(lasting, end) for lasting in history.lasting):
+        if not any(_names(lasting, end) or _again(lasting, end, history) for lasting in history.lasting):
             yield Violation(end.reader, end.words)
 
 
@@ -367,6 +370,13 @@ def _names(lasting: Lasting, end: Ended) -> bool:
     """Whether a query ended by this fault, within its bound, and says so."""
     at = _moment(end.wall_at_s)
     return lasting.wall_at_s <= at <= lasting.wall_at_s + lasting.named_s and _has_a_word(lasting, end.words)
+
+
+def _again(lasting: Lasting, end: Ended, history: History) -> bool:
+    """Whether a query that this fault has ended in time ended by it again, or had begun to when the fault was over."""
+    at = _moment(end.wall_at_s)
+    earlier = any(e.reader == end.reader and _moment(e.wall_at_s) < at and _names(lasting, e) for e in history.ended)
+    return earlier and at <= lasting.until_s + lasting.named_s and _has_a_word(lasting, end.words)
 
 
 def _has_a_word(lasting: Lasting, text: str) -> bool:

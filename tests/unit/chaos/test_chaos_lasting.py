@@ -1,7 +1,7 @@
 """The fault that `make chaos` leaves on: which it is, where, and how long it is watched."""
 
 import pytest
-from chaos.lasting import FAULTS, GOES_ON_S, UNREACHABLE, Roles, chosen, lasts_s, named_s
+from chaos.lasting import FAULTS, GOES_ON_S, OPERATORS, UNREACHABLE, Roles, chosen, lasts_s, named_s
 from chaos.links import Cut
 from chaos.network import BREAKS
 from chaos.schedule import LANES, Fault
@@ -24,12 +24,15 @@ def test_the_broker_that_is_taken_leads_most_and_does_not_coordinate_the_group(
     assert Roles(leaders(*led_by), coordinator).without(NODES) == without
 
 
-def test_the_seed_alone_decides_and_each_fault_comes() -> None:
-    assert chosen(7) == chosen(7)
-    assert {chosen(seed) for seed in range(200)} == set(FAULTS)
+@pytest.mark.parametrize(("lanes", "faults"), [(("main", "operator"), {*FAULTS, *OPERATORS}), (("main",), {*FAULTS})])
+def test_the_seed_decides_and_each_fault_of_the_lanes_that_play_comes(
+    lanes: tuple[str, ...], faults: set[Fault]
+) -> None:
+    assert chosen(7, lanes) == chosen(7, lanes)
+    assert {chosen(seed, lanes) for seed in range(200)} == faults
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", [*FAULTS, *OPERATORS])
 def test_it_is_watched_for_longer_than_its_bounds(fault: Fault) -> None:
     assert lasts_s(fault) > max(named_s(fault), GOES_ON_S)
 

@@ -343,6 +343,22 @@ def test_an_end_under_a_lasting_fault_names_it_in_time(ended: Ended, kept: bool)
     )
 
 
+@pytest.mark.parametrize(
+    ("again", "kept"),
+    [
+        (Ended("main", "no answer from broker 2 for 4 s", 20.0), True),
+        (Ended("main", "no answer from broker 2 for 4 s", 26.0), True),
+        (Ended("main", "no answer from broker 2 for 4 s", 30.0), False),
+        (Ended("main", "division by zero", 20.0), False),
+        (Ended("second", "no answer from broker 2 for 4 s", 20.0), False),
+    ],
+    ids=["while it lasts", "begun while it lasted", "long after it", "by something else", "for the first time"],
+)
+def test_a_query_that_was_started_again_may_end_again_while_the_fault_lasts(again: Ended, kept: bool) -> None:
+    first = Ended("main", "no answer from broker 2 for 4 s", 9.0)
+    assert liveness(lasting(10, ended=[first, again])) == ([] if kept else ["members live"])
+
+
 def test_stretches_bridge_a_transactions_marker() -> None:
     log = (TOPIC, 0)
     assert stretches([(log, 3), (log, 4), (log, 6), (log, 9)]) == [Stretch(log, 3, 6), Stretch(log, 9, 9)]
