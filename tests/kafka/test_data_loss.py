@@ -28,7 +28,7 @@ from harness.waiting import wait_for
 from pyspark_kgroup.driver.registry.registry import Registry
 from pyspark_kgroup.driver.registry.seat_bindings import Scan
 from pyspark_kgroup.errors import DataLoss
-from pyspark_kgroup.executor.read import range_reader
+from pyspark_kgroup.executor.read import unread_ranges
 from pyspark_kgroup.executor.read.range_reader import read_with_librdkafka
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.tickets import OffsetRange, Position, ReadSettings
@@ -101,7 +101,7 @@ def assert_loss(
     """One error that says all, or the rows that are `left` and a warning that says the same."""
     with pytest.raises(DataLoss, match=message + r".+failOnDataLoss=false.+new checkpointLocation"):
         read(batches_of(reads.failing(True)))
-    with log.at_level(logging.WARNING, "pyspark_kgroup.executor.read.range_reader"):
+    with log.at_level(logging.WARNING, "pyspark_kgroup.executor.read"):
         assert read(batches_of(reads.failing(False))) == left
     (warning,) = [record.getMessage() for record in log.records if "Data loss" in record.getMessage()]
     assert message.replace("\\", "") in warning
@@ -133,9 +133,9 @@ def test_all_records_of_a_range_are_deleted(
 @pytest.fixture
 def believed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a second consumer has asked anew: 10 s and 30 s else."""
-    monkeypatch.setattr(range_reader, "END_BELOW_MS", 1_000)
-    monkeypatch.setattr(range_reader, "TOPIC_GONE_AFTER_MS", 1_000)
-    monkeypatch.setattr(range_reader, "_LOOKS_MIN", 2)
+    monkeypatch.setattr(unread_ranges, "END_BELOW_MS", 1_000)
+    monkeypatch.setattr(unread_ranges, "TOPIC_GONE_AFTER_MS", 1_000)
+    monkeypatch.setattr(unread_ranges, "_LOOKS_MIN", 2)
 
 
 @pytest.mark.usefixtures("believed_soon")

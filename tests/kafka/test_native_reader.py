@@ -32,7 +32,7 @@ from pyspark_kgroup.executor.native import fetched_log
 from pyspark_kgroup.executor.native.broker_connection import BrokerConnection
 from pyspark_kgroup.executor.native.fetched_log import FetchedLog
 from pyspark_kgroup.executor.native.fetcher import Chunk, Fetcher
-from pyspark_kgroup.executor.read import range_reader, topic_ids
+from pyspark_kgroup.executor.read import range_reader, topic_ids, unread_ranges
 from pyspark_kgroup.executor.read.range_reader import read_with_librdkafka
 from pyspark_kgroup.executor.read.reader import read_ranges
 from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
@@ -263,7 +263,7 @@ def test_a_topic_that_was_deleted_gives_no_row_of_a_new_one(
 ) -> None:
     """The topic id shows the deletion in this read. The offsets would not: librdkafka reads the new topic by name."""
     monkeypatch.setattr(fetched_log, "FETCH_TROUBLE_MS", 500)
-    monkeypatch.setattr(range_reader, "UNKNOWN_FOR_MS", 500)
+    monkeypatch.setattr(unread_ranges, "UNKNOWN_FOR_MS", 500)
     monkeypatch.setattr(topic_ids, "TOPIC_GONE_AFTER_MS", 500)
     fill(producer, topic, [b"old"] * 10)
     there = f"{topic}-there"

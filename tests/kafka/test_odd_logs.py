@@ -213,7 +213,7 @@ def test_a_batch_that_is_whole_when_it_is_read_again_is_no_error(
     (segment,) = (apache_kafka.nodes[0].directory / "data" / f"{topic}-0").glob("*.log")
     mending = Mending(segment, segment.read_bytes())
     segment.write_bytes(segment.read_bytes().replace(b"damaged", b"Damaged"))
-    log = logging.getLogger("pyspark_kgroup.executor.read.range_reader")
+    log = logging.getLogger("pyspark_kgroup.executor.read.unread_ranges")
     log.addHandler(mending)
     try:
         rows, _ = read(apache_kafka.bootstrap_servers, topic, None, reader=reader)

@@ -22,7 +22,7 @@ from harness.kafka import fill, hex_id, run_transaction
 from harness.offsets import await_end
 
 from pyspark_kgroup.errors import DataLoss
-from pyspark_kgroup.executor.read import range_reader, topic_ids
+from pyspark_kgroup.executor.read import range_reader, topic_ids, unread_ranges
 from pyspark_kgroup.executor.read.range_reader import read_with_librdkafka
 from pyspark_kgroup.executor.read.topic_ids import TopicIds
 from pyspark_kgroup.options.parser import parse
@@ -492,9 +492,9 @@ def test_the_position_ends_a_range(apache_kafka: ApacheKafka, topic: str, transa
 
 @pytest.fixture
 def signs_believed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_reader, "END_BELOW_MS", 0)
-    monkeypatch.setattr(range_reader, "UNKNOWN_FOR_MS", 0)
-    monkeypatch.setattr(range_reader, "_LOOKS_MIN", 1)
+    monkeypatch.setattr(unread_ranges, "END_BELOW_MS", 0)
+    monkeypatch.setattr(unread_ranges, "UNKNOWN_FOR_MS", 0)
+    monkeypatch.setattr(unread_ranges, "_LOOKS_MIN", 1)
 
 
 def test_records_that_are_gone_are_data_loss(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:

@@ -15,7 +15,7 @@ from harness.secured import ALICE, BOB, KEY_PASSWORD, PASSWORDS, TLS_CLIENT
 from harness.waiting import wait_for
 
 from pyspark_kgroup.executor.native import connection_security, fetched_log
-from pyspark_kgroup.executor.read import range_reader
+from pyspark_kgroup.executor.read import range_reader, unread_ranges
 from pyspark_kgroup.executor.read import reader as reader_of_all
 from pyspark_kgroup.executor.read.range_reader import read_with_librdkafka
 from pyspark_kgroup.offsets.checkpoint import EMPTY
@@ -46,7 +46,7 @@ def topic(secured_kafka: "SecuredKafka") -> str:
 
 @pytest.fixture
 def short_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_reader, "AUTHENTICATION_GRACE_MS", 1_000)
+    monkeypatch.setattr(unread_ranges, "AUTHENTICATION_GRACE_MS", 1_000)
 
 
 def options(secured: "SecuredKafka", listener: str, topic: str, group: str, **properties: str) -> dict[str, str]:
@@ -200,7 +200,7 @@ def test_a_user_that_may_not_even_see_the_topic_gets_an_error_within_seconds(
 ) -> None:
     """As after a REVOKE of READ, which takes the implied DESCRIBE with it: librdkafka reports no error then."""
     monkeypatch.setattr(fetched_log, "FETCH_TROUBLE_MS", 500)
-    monkeypatch.setattr(range_reader, "_IDLE_LOOK_S", 0.5)
+    monkeypatch.setattr(unread_ranges, "_IDLE_LOOK_S", 0.5)
     name = f"topic-{uuid4().hex[:8]}"
     secured_kafka.kafka.create_topic(name, partitions=1)
     produce(secured_kafka.kafka.bootstrap_servers, name, RECORDS, partitions=1)
@@ -219,7 +219,7 @@ def test_a_read_goes_on_when_a_right_that_was_there_before_is_back(
 ) -> None:
     """As after a leader's start without all ACLs. The group's commits have shown that the user may read."""
     monkeypatch.setattr(fetched_log, "FETCH_TROUBLE_MS", 500)
-    monkeypatch.setattr(range_reader, "_IDLE_LOOK_S", 0.5)
+    monkeypatch.setattr(unread_ranges, "_IDLE_LOOK_S", 0.5)
     name, listener = f"topic-{uuid4().hex[:8]}", "SASL_SSL"
     secured_kafka.kafka.create_topic(name, partitions=1)
     produce(secured_kafka.kafka.bootstrap_servers, name, RECORDS, partitions=1)

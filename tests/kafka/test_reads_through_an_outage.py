@@ -27,7 +27,7 @@ def test_a_read_goes_on_where_it_was_after_an_outage(
     kafka.create_topic("large", partitions=1)
     produce(kafka.bootstrap_servers, "large", RECORDS, partitions=1, size=1_000)
     reading = read_with_librdkafka([OffsetRange("large", 0, 0, RECORDS)], little_ahead(kafka.bootstrap_servers))
-    with caplog.at_level(logging.WARNING, "pyspark_kgroup.executor.read.range_reader"):
+    with caplog.at_level(logging.WARNING, "pyspark_kgroup.executor.read"):
         offsets = next(reading)["offset"].to_pylist()
         kafka.nodes[0].kill()
         assert len(offsets) < RECORDS / 2, "the better part is still to be read"

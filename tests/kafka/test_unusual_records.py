@@ -18,7 +18,7 @@ from harness.raw_records import message_of_before_0_11, produce_raw, replace_in_
 from harness.record_batches import CODECS, Batch, Record
 
 from pyspark_kgroup.executor.native import codecs
-from pyspark_kgroup.executor.read import range_reader
+from pyspark_kgroup.executor.read import unread_ranges
 from pyspark_kgroup.executor.read.reader import read_ranges
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.tickets import Executor
@@ -205,7 +205,7 @@ def test_a_batch_of_several_members_of_gzip_is_read_whole_or_said_not_to_be(
     apache_kafka: ApacheKafka, new_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """librdkafka takes the first gzip member for the whole batch, and waits for the rest."""
-    monkeypatch.setattr(range_reader, "_IDLE_LOOK_S", 0.5)
+    monkeypatch.setattr(unread_ranges, "_IDLE_LOOK_S", 0.5)
     topic = new_topic()
     records = [Record(n, None, b"%03d" % n) for n in range(200)]
     payload = Batch(records).encoded()[61:]
@@ -254,7 +254,7 @@ def test_a_batch_of_which_no_records_can_be_made_is_an_error_that_names_it(
     apache_kafka: ApacheKafka, rewritten: Callable[[bytes], str], monkeypatch: pytest.MonkeyPatch, odd: Batch
 ) -> None:
     """Its checksum is right: its producer wrote it so, and Java's consumer fails at it as well."""
-    monkeypatch.setattr(range_reader, "_IDLE_LOOK_S", 0.5)
+    monkeypatch.setattr(unread_ranges, "_IDLE_LOOK_S", 0.5)
     topic = rewritten(odd.encoded())
     error = Reads(apache_kafka, topic).error("native")  # within seconds, and not after 5 minutes
     assert f"{topic}-0 has records from offset 0 on that librdkafka cannot read" in error

@@ -1,6 +1,6 @@
 """Records that were still to be read and are gone: where reading continues, and the sentences for users.
 
-Runs on: both. Pure. The driver meets a loss between two batches (`boundary`), an executor within one (`range_reader`,
+Runs on: both. Pure. The driver meets a loss between two batches (`boundary`), an executor within one (`unread_ranges`,
 `read_natively`).
 """
 

@@ -4,7 +4,7 @@ Runs on: executor. Needs neither Spark nor the driver nor librdkafka.
 
 At the first unusual answer it returns the offsets from which librdkafka is to go on, which is where its rows end, and
 why (`Left`). It decides two cases itself, since librdkafka would not see them: records that are gone although the log
-has other records at their offsets (`LogLost`: an error or a warning, as in `range_reader`), and a topic that this user
+has other records at their offsets (`LogLost`: an error or a warning, as in `unread_ranges`), and a topic that this user
 may not read (`Refused`: final, unless this user could read it before, and it has not lasted long).
 """
 

@@ -5,7 +5,7 @@ from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as Assigned
 
 from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka, MalformedBatch
-from pyspark_kgroup.executor.read.range_reader import _Unread
+from pyspark_kgroup.executor.read.unread_ranges import UnreadRanges
 from pyspark_kgroup.offsets.data_loss import LogRange
 from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, WireError
@@ -22,7 +22,7 @@ AWAY = "ssl://b:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refu
 def read_of(*errors: tuple[int, str]) -> None:
     """A read that hears of each of these errors once a second, again and again."""
     now_s = [1000.0]
-    unread = _Unread([OffsetRange("t", 0, 0, 1)], ReadSettings(consumer_config={}), lambda: now_s[0])
+    unread = UnreadRanges([OffsetRange("t", 0, 0, 1)], ReadSettings(consumer_config={}), lambda: now_s[0])
     while now_s[0] <= 1000 + AUTHENTICATION_GRACE_MS / 1000 + 1:
         for error in errors:
             unread.on_error(KafkaError(*error))
@@ -49,7 +49,7 @@ def test_a_broker_that_goes_away_after_a_refusal_is_waited_for() -> None:
 
 def test_a_damaged_batch_that_was_fetched_twice_before_it_is_read_again_counts_as_one_read() -> None:
     damaged = Message(topic="t", partition=0, error=KafkaError(KafkaError._BAD_MSG, "CRC"))
-    unread = _Unread([OffsetRange("t", 0, 0, 1)], ReadSettings(consumer_config={}), lambda: 0.0)
+    unread = UnreadRanges([OffsetRange("t", 0, 0, 1)], ReadSettings(consumer_config={}), lambda: 0.0)
     for _ in range(2):
         unread.accept([damaged] * 3, to_batch=lambda *_: None)
         assert unread.take_damaged() == {TopicPartition("t", 0): 0}
@@ -62,7 +62,7 @@ def test_bytes_behind_a_damaged_batch_that_librdkafka_takes_for_a_batch_are_read
     damaged = Message(topic="t", partition=0, error=KafkaError(KafkaError._BAD_MSG, "CRC"))
     magic = "Unsupported Message(Set) MagicByte 12 at offset 897959288925861888"
     behind = Message(topic="t", partition=0, error=KafkaError(KafkaError._NOT_IMPLEMENTED, magic))
-    unread = _Unread([OffsetRange("t", 0, 0, 1)], ReadSettings(consumer_config={}), lambda: 0.0)
+    unread = UnreadRanges([OffsetRange("t", 0, 0, 1)], ReadSettings(consumer_config={}), lambda: 0.0)
     unread.accept([damaged, behind], to_batch=lambda *_: None)
     assert unread.take_damaged() == {TopicPartition("t", 0): 0}
     unread.accept([behind], to_batch=lambda *_: None)
@@ -83,7 +83,7 @@ class Stalled:
         reasons_by_partition = {TopicPartition("t", int(number[1:])): reason for number, reason in reasons.items()}
         ranges = [OffsetRange("t", 0, 0, 10), OffsetRange("t", 1, 5, 10)]
         how = ReadSettings(consumer_config={}, stall_timeout_ms=60_000, may_read=may_read)
-        self.unread = _Unread(ranges, how, lambda: self.now_s, reasons_by_partition, 980.0)
+        self.unread = UnreadRanges(ranges, how, lambda: self.now_s, reasons_by_partition, 980.0)
 
     def end(self) -> str:
         while True:
@@ -162,7 +162,7 @@ def test_a_right_that_stays_missing_ends_the_read_by_its_name() -> None:
 
 def test_records_of_another_topic_do_not_show_that_a_topic_may_be_read() -> None:
     ranges = [OffsetRange("t", 0, 0, 10), OffsetRange("u", 0, 0, 10)]
-    unread = _Unread(ranges, ReadSettings(consumer_config={}), lambda: 0.0)
+    unread = UnreadRanges(ranges, ReadSettings(consumer_config={}), lambda: 0.0)
     unread.move([Assigned("u", 0, 5)])
     unread.on_error(DENIED, T0)
     with pytest.raises(BrokerError, match="t-0: grant READ on the topic"):

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka
-from pyspark_kgroup.executor.read.range_reader import _Unread
+from pyspark_kgroup.executor.read.unread_ranges import UnreadRanges
 from pyspark_kgroup.limits import READ_SILENCE_WARNED_MS
 from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.errors import WireError
@@ -26,7 +26,7 @@ class Reading:
             TopicPartition("t", number): FallbackToLibrdkafka(f"no leader of t-{number}")
             for number in range(partitions)
         }
-        self.unread = _Unread(ranges, settings, lambda: self._now_s, reasons if partitions > 1 else {})
+        self.unread = UnreadRanges(ranges, settings, lambda: self._now_s, reasons if partitions > 1 else {})
 
     def wait(self, seconds: int) -> None:
         """No record comes for so long."""
