@@ -152,6 +152,7 @@ def leave_change_on(
     try:
         change.begin()
         watch()
+        until = time.time()
     finally:
         change.end()
     return Lasting(
@@ -161,7 +162,7 @@ def leave_change_on(
         goes_on_s=GOES_ON_S,
         named_s=bound_s,
         wall_at_s=began,
-        until_s=time.time(),
+        until_s=until,
     )
 
 
