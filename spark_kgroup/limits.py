@@ -112,6 +112,10 @@ METADATA_MAX_AGE_MS: Final = 30_000
 """How old cluster metadata may get before a member looks whether the group's assignment still fits. Kafka:
 metadata.max.age.ms, 5 min."""
 
+LEADERS_LOOKED_UP_MS: Final = 8_000
+"""How often a process that reads logs looks up their leaders, each time at another broker (ours): of three brokers one
+may be cut off and another may not know it yet, and rows are to go on within 30 s."""
+
 LOOK_AGAIN_MS: Final = 1_000
 """How soon a look at a group's assignment that could not be finished, or has to be confirmed, is taken again (ours):
 half of the time within which a change is to be noticed after a refresh of metadata."""

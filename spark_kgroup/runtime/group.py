@@ -100,6 +100,8 @@ class Group:
         protocol, tasks = self.settings.protocol, self._seats.tasks
         tasks.begin(self._watch.run(), name="metadata watch")
         tasks.begin(self._seats.join_nudge.run(), name="join nudge")
+        if self.settings.work.reads_logs:
+            tasks.begin(self.topics.watch_leaders(), name="leaders of the topics")
         if self.settings.pattern is not None:
             tasks.begin(self._pattern.run(), name="topics of the pattern")
         if protocol.is_consumer:

@@ -110,12 +110,14 @@ class OngoingWork:
         releases_seats: whether `Group.close` releases seats under the consumer protocol, so that any other process may
             have them at once. If not, they wait for this application's next process, which may have work to finish.
         topic_ids: topic -> its id as an earlier process knew it: one broker alone does not contradict that.
+        reads_logs: whether leaders are asked where logs end, so that one that is cut off must be noticed.
     """
 
     previously_owned: Mapping[str, PreviouslyOwned] = field(default_factory=dict)
     holds_rebalances: bool = False
     releases_seats: bool = True
     topic_ids: Mapping[str, UUID] = field(default_factory=dict)
+    reads_logs: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

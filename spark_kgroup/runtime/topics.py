@@ -1,4 +1,4 @@
-"""Look-ups of topics at the brokers: which exist, with how many partitions, and which of them a pattern matches."""
+"""Look-ups of topics at the brokers: which exist, which of them a pattern matches, their partitions and leaders."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import UnknownTopic, WireError
 from spark_kgroup.limits import (
+    LEADERS_LOOKED_UP_MS,
     MATCH_AGAIN_AFTER_MS,
     PATTERN_SELECT_S_MAX,
     PATTERN_SELECT_S_SLOW,
@@ -174,6 +175,28 @@ class Topics:
         named = await self._cluster.logs.ask_another_broker(tuple(partitions), patience_ms)
         self._outdated = True
         return named
+
+    async def watch_leaders(self) -> None:
+        """Look up the leaders each `LEADERS_LOOKED_UP_MS`, until cancelled.
+
+        A leader that is cut off from its cluster goes on answering, and its logs look idle. Another broker that is cut
+        off goes on naming it. So one broker after the other is asked, also while all answers are of use.
+        """
+        while True:
+            await asyncio.sleep(LEADERS_LOOKED_UP_MS / 1000)
+            await self.look_up_leaders()
+
+    async def look_up_leaders(self) -> None:
+        """Ask another broker who leads the subscribed topics' partitions, if the cluster has several brokers.
+
+        If it names another leader than before, the next look at the topics asks brokers anew.
+        """
+        partitions = [tp for topic in self.known.values() for tp in topic.partitions]
+        if not partitions or len(self._cluster.brokers.nodes) < 2:
+            return
+        named = await self._cluster.logs.ask_another_broker(partitions, TOPIC_PATIENCE_MS)
+        if any(len({(each.leader, each.epoch) for each in both}) > 1 for both in named.values()):
+            self._outdated = True
 
     async def gone(self, names: Iterable[str]) -> frozenset[str]:
         """Those of `names` that brokers do not know. A topic that this user may not see may exist.

@@ -337,17 +337,17 @@ def test_a_right_that_was_taken_away_before_records_are_handed_out_is_waited_for
 
     def ask(_: list[str]) -> dict[str, str]:
         if now_s < missing_until_s:
-            raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
-        return {"t": "2" * 32}
+            raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), "t")
+        return {"t": "2" * 32, "u": "3" * 32}
 
     monkeypatch.setattr("pyspark_kgroup.executor.read.topic_ids.time.sleep", pause)
-    ids = TopicIds({"t": "2" * 32}, {}, 300.0, lambda: now_s)
+    ids = TopicIds({"t": "2" * 32, "u": "3" * 32}, {}, 300.0, lambda: now_s)
     monkeypatch.setattr(ids, "_ask", ask)
-    assert ids.changed(["t"]) == {}
+    assert ids.changed(["t", "u"]) == {}
     missing_until_s = math.inf
     began_s = now_s
     with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED: t: grant READ on the topic to this user"):
-        ids.changed(["t"])
+        ids.changed(["t", "u"])
     assert AUTHORIZATION_GRACE_MS <= (now_s - began_s) * 1000 < 300_000
 
 

@@ -244,6 +244,7 @@ class Query:
                 holds_rebalances=True,  # until orphans' positions are committed (`orphans`)
                 releases_seats=False,  # a batch may be unfinished
                 topic_ids=known_ids(planned),
+                reads_logs=True,
             ),
             hooks=self._hooks(planned, jvm),
         )

@@ -64,7 +64,7 @@ class ReadOptions:
             "check.crcs": "true",  # a damaged batch is an error, as with Java's consumer (librdkafka's default: false)
             "fetch.queue.backoff.ms": "10",  # with 1 s it waits half of the time (measured: 100 B records)
             "fetch.wait.max.ms": "25",  # records of a ticket are in the log already: only its end is ever waited for
-            "log_level": "2",  # `range_reader` logs an error of a read once, librdkafka 20 times a second
+            "log_level": "2",  # `unread_ranges` logs an error of a read once, librdkafka 20 times a second
             "log.connection.close": "false",  # brokers close idle connections all the time
             "reconnect.backoff.max.ms": "1000",  # as Java's client: 10 s are long where answers get lost
             "topic.metadata.propagation.max.ms": "5000",  # topics in tickets exist: only brokers' metadata may lag

@@ -360,7 +360,7 @@ class ChaosWorld:
 
     @property
     def _outages(self) -> Sequence[tuple[float, float]]:
-        lasting = [(fault.wall_at_s, time.time()) for fault in self._lasting]
+        lasting = [(fault.wall_at_s, time.time()) for fault in self._lasting if fault.words]
         return [*self._cluster.outages, *self._network.outages, *lasting]
 
     def _processes_left(self) -> list[str]:

@@ -99,14 +99,15 @@ class _Tokens:
             AuthenticationFailed: the provider gives no token.
             FallbackToLibrdkafka: none came in time.
         """
-        if self._token is None or time() >= self._wall_refresh_at_s:
+        token = self._token  # for connections of other threads may forget it meanwhile
+        if token is None or time() >= self._wall_refresh_at_s:
             try:
-                self._token = in_a_thread(self._provider).result(TOKEN_TIMEOUT_MS / 1000)
+                token = in_a_thread(self._provider).result(TOKEN_TIMEOUT_MS / 1000)
             except TimeoutError:
                 raise FallbackToLibrdkafka(f"no token within {TOKEN_TIMEOUT_MS} ms") from None
-            lives_s = self._token.wall_expires_at_s - time()
-            self._wall_refresh_at_s = time() + lives_s * TOKEN_REFRESH_FACTOR
-        return self._token
+            lives_s = token.wall_expires_at_s - time()
+            self._token, self._wall_refresh_at_s = token, time() + lives_s * TOKEN_REFRESH_FACTOR
+        return token
 
     def forget(self) -> None:
         """Fetch a new token for the next login: the broker may have another clock, or other keys by now."""

@@ -13,7 +13,7 @@ import logging
 import platform
 import time
 from base64 import urlsafe_b64decode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, Uuid
@@ -98,7 +98,8 @@ class TopicIds:
                 if isinstance(problem, AnotherCluster):
                     self._client = None  # a client stays at the cluster that it has reached
                 error: KafkaError = problem.args[0]
-                if (failure := self._failure(topics, error, late=self._clock_s() > deadline_s)) is not None:
+                asked_about = problem.args[1:] or topics
+                if (failure := self._failure(asked_about, error, late=self._clock_s() > deadline_s)) is not None:
                     raise failure from None
                 log.info("asking again for the ids of topics: %s", printable_words(error.str()))
                 time.sleep(LOOK_AGAIN_MS / 1000)
@@ -106,7 +107,7 @@ class TopicIds:
                 self._rights.on_granted()
                 return ids
 
-    def _failure(self, topics: list[str], error: KafkaError, *, late: bool) -> WireError | None:
+    def _failure(self, topics: Sequence[str], error: KafkaError, *, late: bool) -> WireError | None:
         """The error for the user, or None if brokers are to be asked again."""
         if error.code() == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             may_pass = self._rights.may_come_back(int(self._clock_s() * 1000)) and not late
@@ -131,7 +132,7 @@ class TopicIds:
                 described: TopicDescription = answer.result()
             except KafkaException as problem:
                 if problem.args[0].code() not in _GONE:
-                    raise
+                    raise KafkaException(problem.args[0], topic) from None
             else:
                 found[topic] = _hex(described.topic_id)
         ids = {topic: id_ for topic, id_ in found.items() if int(id_, 16)}

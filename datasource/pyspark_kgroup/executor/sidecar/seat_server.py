@@ -5,7 +5,7 @@ Runs on: executor, in a fork of the `sidecar` (`seat_processes`). One thread.
 The sidecar asks it for ranges of offsets, and hands it the socket of the worker that reads them. The server sends that
 worker record batches (`batch_stream`). Records or answers that the native reader leaves to librdkafka
 (`FallbackToLibrdkafka`) are no error here: the server ends, in the midst of a read as well. Its worker reads the rest
-directly, by the rules of `range_reader`, and so do the seat's workers for a while (`SEAT_SERVER_REST_MS`, or
+directly, by the rules of `unread_ranges`, and so do the seat's workers for a while (`SEAT_SERVER_REST_MS`, or
 `SEAT_SERVER_LASTING_REST_MS`). Then a read starts another server.
 """
 
