@@ -209,10 +209,11 @@ def lag_is_zero(history: History) -> Iterator[Violation]:
 def members_live(history: History) -> Iterator[Violation]:
     """No query or consumer ends but by a fault that was aimed at it, or that lasts and is named in its error.
 
-    A query that a lasting fault has ended in time may be started again, and end again as long as the fault lasts.
+    A query that has named a lasting fault in time, in a warning or an error, may end by it as long as the fault lasts:
+    it may be started again, and Spark tries a task several times.
     """
     for end in history.ended:
-        if not any(_names(lasting, end) or _again(lasting, end, history) for lasting in history.lasting):
+        if not any(_names(lasting, end) or _follows(lasting, end, history) for lasting in history.lasting):
             yield Violation(end.reader, end.words)
 
 
@@ -372,11 +373,13 @@ def _names(lasting: Lasting, end: Ended) -> bool:
     return lasting.wall_at_s <= at <= lasting.wall_at_s + lasting.named_s and _has_a_word(lasting, end.words)
 
 
-def _again(lasting: Lasting, end: Ended, history: History) -> bool:
-    """Whether a query that this fault has ended in time ended by it again, or had begun to when the fault was over."""
-    at = _moment(end.wall_at_s)
-    earlier = any(e.reader == end.reader and _moment(e.wall_at_s) < at and _names(lasting, e) for e in history.ended)
-    return earlier and at <= lasting.until_s + lasting.named_s and _has_a_word(lasting, end.words)
+def _follows(lasting: Lasting, end: Ended, history: History) -> bool:
+    """Whether a query that had named this fault in time ended by it, or had begun to when the fault was over."""
+    at, in_time_s = _moment(end.wall_at_s), lasting.wall_at_s + lasting.named_s
+    named = [(e.reader, _moment(e.wall_at_s)) for e in history.ended if _has_a_word(lasting, e.words)]
+    named += [(w.reader, w.wall_at_s) for w in history.warned if _has_a_word(lasting, w.words)]
+    before = any(reader == end.reader and lasting.wall_at_s <= then <= min(at, in_time_s) for reader, then in named)
+    return before and at <= lasting.until_s + lasting.named_s and _has_a_word(lasting, end.words)
 
 
 def _has_a_word(lasting: Lasting, text: str) -> bool:

@@ -359,6 +359,13 @@ def test_a_query_that_was_started_again_may_end_again_while_the_fault_lasts(agai
     assert liveness(lasting(10, ended=[first, again])) == ([] if kept else ["members live"])
 
 
+@pytest.mark.parametrize(("reader", "kept"), [("main", True), ("second", False)])
+def test_a_query_that_has_warned_of_a_lasting_fault_in_time_may_end_by_it_later(reader: str, kept: bool) -> None:
+    ended = [Ended("main", "no answer from broker 2 for 4 s", 20.0)]
+    history = lasting(COUNT, ended=ended, warned=[Warned(reader, "waiting for broker 2", 9.0)])
+    assert liveness(history) == ([] if kept else ["members live"])
+
+
 def test_stretches_bridge_a_transactions_marker() -> None:
     log = (TOPIC, 0)
     assert stretches([(log, 3), (log, 4), (log, 6), (log, 9)]) == [Stretch(log, 3, 6), Stretch(log, 9, 9)]
