@@ -169,7 +169,7 @@ async def test_a_deleted_topic_beside_it_does_not_hide_that_a_commit_is_too_larg
 def test_a_commit_goes_on_for_as_long_as_the_coordinator_takes_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the last partitions of a very large seat would come too late at each boundary, and never go on."""
     monkeypatch.setattr(commits_module, "COMMIT_PARTITIONS_MAX", 10)
-    monkeypatch.setattr(commits_module, "COMMIT_TIMEOUT_MS", 400)
+    monkeypatch.setattr(commits_module, "COMMIT_TIMEOUT_MS", 3_000)
 
     @with_a_group
     async def scenario(world: BrokerWorld, group: Group) -> None:
@@ -177,7 +177,7 @@ def test_a_commit_goes_on_for_as_long_as_the_coordinator_takes_its_parts(monkeyp
 
         async def slow(request: Any) -> Any:
             if isinstance(request, OffsetCommitRequest):
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.4)
             return answer(request)
 
         world.brokers[0].answer = slow
