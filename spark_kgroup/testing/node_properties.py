@@ -66,6 +66,7 @@ def node_properties(
         "share.coordinator.state.topic.num.partitions": "1",
         "share.coordinator.state.topic.replication.factor": replicas,
         "share.coordinator.state.topic.min.isr": replicas_min,
+        "log.retention.hours": "-1",  # default 7 days, by the timestamps that a test gives its records
         "group.initial.rebalance.delay.ms": "0",  # default 3 s, spent by every test that makes a group
         "group.max.session.timeout.ms": "1800000",
         # 2 s and 9 s by default: a node that was killed may come back only when its old registration has expired.

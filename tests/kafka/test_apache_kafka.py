@@ -310,5 +310,19 @@ def test_a_producer_reaches_the_shared_kafka(apache_kafka: ApacheKafka) -> None:
     assert producer.flush(120) == 0
 
 
+@pytest.mark.xdist_group("together-reads_from_three_nodes")
+def test_records_stay_however_old_a_test_says_they_are(three_nodes: ApacheKafka) -> None:
+    """Else those older than 7 days go as soon as brokers look for expired ones: 30 s after a start, then each 5 min."""
+    kept, expiring = unique("kept"), unique("expiring")
+    three_nodes.create_topic(kept, 1)
+    three_nodes.create_topic(expiring, 1, configs={"retention.ms": "60000"})
+    producer = Producer({"bootstrap.servers": three_nodes.bootstrap_servers})
+    for topic in (kept, expiring):
+        producer.produce(topic, b"old", partition=0, timestamp=1_000_000_000_000)
+    assert producer.flush(120) == 0
+    wait_for(lambda: not contents(three_nodes.bootstrap_servers, expiring), "the brokers to look for expired records")
+    assert contents(three_nodes.bootstrap_servers, kept) == {(0, 0): b"old"}
+
+
 def test_a_spark_that_is_started_beside_the_fixture_runs_a_python_that_was_chosen(apache_kafka: ApacheKafka) -> None:
     assert os.environ["PYSPARK_PYTHON"]
