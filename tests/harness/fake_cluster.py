@@ -2,17 +2,20 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import kio.schema.consumer_group_describe.v0.response as consumer_group_v0
 import kio.schema.consumer_group_describe.v1.request as consumer_group_v1_request
 import kio.schema.consumer_group_describe.v1.response as consumer_group_v1
+import pytest
 from kio.schema.describe_configs.v4.response import DescribeConfigsResourceResult, DescribeConfigsResult
 from kio.schema.describe_groups.v5.response import DescribedGroup as KioDescribedGroup
 from kio.schema.describe_groups.v5.response import DescribedGroupMember
@@ -30,9 +33,12 @@ from kio.schema.offset_fetch.v8.response import (
 from kio.schema.types import BrokerId, GroupId, TopicName
 from kio.static.primitive import i8, i32, i64
 
-from harness.fake_broker import HUNG_UP, NO_THROTTLE, RANGES, FakeBroker, on_a_loop
+from harness.fake_broker import HUNG_UP, NO_THROTTLE, RANGES, FakeBroker, on_a_loop, until
+from spark_kgroup.errors import ConnectionFailed
+from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import ErrorCode, MemberIdentity, TopicPartition
-from spark_kgroup.wire import messages
+from spark_kgroup.wire import brokers, messages
+from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.cluster import Cluster
 from spark_kgroup.wire.codec import error_code
 from spark_kgroup.wire.consumer_protocol import encode_assignment
@@ -339,6 +345,33 @@ class BrokerWorld:
         )
         other = replace(listed, group_id=GroupId("other"), group_type="Classic")
         return messages.ListGroupsResponse(throttle_time=NO_THROTTLE, error_code=error, groups=(other, listed))
+
+
+async def connect_where_advertised(
+    connecting: Callable[[Address], Coroutine[Any, Any, object]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Have a client connect to a broker that advertises a host without an address (Docker, NAT, DNS).
+
+    Asserts that `connecting`, called with the broker's true address, ends in an error that names both addresses. The
+    clock of the retries is turned when the first attempt has failed, however long that took.
+    """
+    caplog.set_level(logging.WARNING)
+    ahead_s = 0.0
+    monkeypatch.setattr(brokers, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + ahead_s))
+    world = BrokerWorld()
+    await world.start()
+    at = world.brokers[0].address
+    world.hosts[0] = "kafka.internal.invalid"
+    trying = asyncio.create_task(connecting(at))
+    await until(lambda: "Trying again" in caplog.text)
+    ahead_s = STARTUP_TIMEOUT_MS / 1000
+    with pytest.raises(ConnectionFailed) as problem:
+        await trying
+    for named in (str(at), str(Address("kafka.internal.invalid", at.port)), "advertised.listeners"):
+        assert named in str(problem.value)
+    await world.stop()
 
 
 @contextmanager

@@ -6,13 +6,15 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
-from harness.kafka import fill
+from harness.kafka import MakeTopic, fill
 from harness.query import Query
 from harness.waiting import wait_for
 
 from pyspark_kgroup.batch import KgroupReader
 from pyspark_kgroup.shared.columns import COLUMNS, spark_schema
 from spark_kgroup.errors import RequestTimedOut
+from spark_kgroup.runtime import topics
+from spark_kgroup.runtime.topics import Topics
 from spark_kgroup.testing import ApacheKafka
 
 PARTITIONS = 6
@@ -95,3 +97,20 @@ def batch(kafka: ApacheKafka, topic: str, **more: str) -> KgroupReader:
         **more,
     }
     return KgroupReader(options, spark_schema(COLUMNS))
+
+
+def test_a_query_looks_leaders_up_for_as_long_as_it_runs(
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is cut off goes on answering, so no answer says that there is another (`Topics.watch_leaders`)."""
+    looked: list[Topics] = []
+
+    async def look_up_leaders(known: Topics) -> None:
+        looked.append(known)
+
+    monkeypatch.setattr(topics, "LEADERS_LOOKED_UP_MS", 10)
+    monkeypatch.setattr(Topics, "look_up_leaders", look_up_leaders)
+    with Query(apache_kafka.bootstrap_servers, f"group-{uuid4().hex[:8]}", new_topic()) as query:
+        query.plan()
+        so_far = len(looked)
+        wait_for(lambda: len(looked) > so_far + 5, "looks between two batches")

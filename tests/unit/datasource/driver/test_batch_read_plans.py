@@ -1,23 +1,19 @@
 """The plan of a batch read beside a leader that was cut off: other brokers are asked before an offset is lost."""
 
-import asyncio
-import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from harness.fake_broker import on_a_loop, until
-from harness.fake_cluster import BrokerWorld
+from harness.fake_broker import on_a_loop
+from harness.fake_cluster import connect_where_advertised
 
 from pyspark_kgroup.driver.batch import batch_plan
 from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.limits import END_BELOW_ASKED_MS, END_BELOW_MS
 from pyspark_kgroup.options.batch_options import parse_batch
-from spark_kgroup.errors import ConnectionFailed, OptionError
-from spark_kgroup.limits import STARTUP_TIMEOUT_MS
+from spark_kgroup.errors import OptionError
 from spark_kgroup.model import TopicPartition
-from spark_kgroup.wire import brokers as brokers_module
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.cluster import Cluster
@@ -135,19 +131,7 @@ async def test_logs_that_have_all_that_is_asked_for_are_listed_once(
 async def test_a_read_names_the_address_that_answers_and_the_one_that_does_not(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The test turns the clock of the retries when the first attempt has failed, however long that took."""
-    ahead_s = 0.0
-    monkeypatch.setattr(brokers_module, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + ahead_s))
-    world = BrokerWorld()
-    await world.start()
-    at = world.brokers[0].address
-    world.hosts[0] = "kafka.internal.invalid"
-    options = parse_batch({"kafka.bootstrap.servers": str(at), "subscribe": "a"})
-    planning = asyncio.create_task(batch_plan._plan(options))
-    await until(lambda: "Trying again" in caplog.text)
-    ahead_s = STARTUP_TIMEOUT_MS / 1000
-    with pytest.raises(ConnectionFailed) as problem:
-        await planning
-    for named in (str(at), str(Address("kafka.internal.invalid", at.port)), "advertised.listeners"):
-        assert named in str(problem.value)
-    await world.stop()
+    def planning(at: Address) -> Coroutine[Any, Any, object]:
+        return batch_plan._plan(parse_batch({"kafka.bootstrap.servers": str(at), "subscribe": "a"}))
+
+    await connect_where_advertised(planning, monkeypatch, caplog)
