@@ -355,6 +355,18 @@ FETCH_LARGE_BYTES: Final = 512 * 1024
 RECORD_BYTES_UNKNOWN: Final = 1024 * 1024
 """The size that `maxBytesPerTrigger` assumes for a topic's records until some were read. Kafka: message.max.bytes."""
 
+SAMPLED_PARTITIONS_MAX: Final = 3
+"""Of so many partitions of a topic records are read before the first batch (`first_sample`; ours)."""
+
+SAMPLED_OFFSETS: Final = 200
+"""How many offsets of each of these partitions (ours): as those of a batch that a producer sends."""
+
+SAMPLED_BYTES: Final = 1024 * 1024
+"""How many bytes of each of them, as rows have them in memory, if its records are large (ours)."""
+
+SAMPLE_MS: Final = 10_000
+"""How long no record of them may come, and for how long they are read if some do (ours)."""
+
 ROWS_REMEMBERED: Final = 10_000
 """How many of a topic's earlier records count towards its mean size (ours): some batches, if they are small."""
 

@@ -23,7 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from pyspark_kgroup.admission import AdmissionControl, default_read_limit, is_at_once, takes_everything
+from pyspark_kgroup.admission import (
+    HAS_ADMISSION_CONTROL,
+    AdmissionControl,
+    default_read_limit,
+    is_at_once,
+    takes_everything,
+)
 from pyspark_kgroup.brief_errors import brief_errors
 from pyspark_kgroup.limits import NEW_OBJECTS_MAX
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
@@ -36,7 +42,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from pyspark_kgroup.driver.query import Query
+    from pyspark_kgroup.driver.query import Query, Sample
     from pyspark_kgroup.options.parser import SourceOptions
 
 
@@ -103,7 +109,12 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         if self._begun is None:
             from pyspark_kgroup.driver.query import Query
 
-            self._begun = Query(self._options, bounded=self._bounded)
+            sample: Sample | None = None
+            if not HAS_ADMISSION_CONTROL and self._options.limit.size_bytes is not None:
+                from pyspark_kgroup.executor.read.record_samples import sample_sizes
+
+                sample = sample_sizes
+            self._begun = Query(self._options, bounded=self._bounded, sample=sample)
         return self._begun
 
     # --------------------------------------------------------------------------------------------- offsets

@@ -7,6 +7,7 @@ from harness.kafka import MakeTopic, contents, produce
 from harness.query import Query
 from harness.waiting import wait_for
 
+from pyspark_kgroup import stream
 from spark_kgroup.testing import ApacheKafka
 
 LIMIT = 200_000
@@ -61,3 +62,29 @@ def test_batches_have_about_as_many_bytes_however_large_the_records_of_a_topic_a
         wait_for(query.trigger, "the first batch of another run", 60)
         (batch,) = query.batches
         assert LIMIT / 2 < batch[small] * (SMALL + 50) < LIMIT * 1.2
+
+
+def test_the_first_batch_has_about_as_many_bytes_where_a_run_may_have_one_alone(
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on PySpark 4.0 and 4.1, by a sample that the driver reads. Sizes change until the next run."""
+    monkeypatch.setattr(stream, "HAS_ADMISSION_CONTROL", False)
+    server, group = apache_kafka.bootstrap_servers, f"group-{uuid4().hex[:8]}"
+    small, large = new_topic(2), new_topic(1)
+    produce(server, small, 10_000, partitions=2, size=SMALL)
+    produce(server, large, 100, partitions=1, size=LARGE)
+    query = Sizes(server, group, f"{small},{large}", executor=None, maxBytesPerTrigger=str(LIMIT))
+
+    def first_batch() -> dict[str, int]:
+        with query:
+            wait_for(query.trigger, "the first batch of a run", 60)
+            (batch,) = query.batches
+            return batch
+
+    batch = first_batch()
+    assert LIMIT / 2 < batch[small] * (SMALL + 50) + batch[large] * (LARGE + 50) < LIMIT * 1.2, batch
+    with query:
+        query.settle()
+    produce(server, small, 300, partitions=2, size=LARGE)
+    batch = first_batch()
+    assert LIMIT / 2 < batch[small] * (LARGE + 50) < LIMIT * 1.2, batch

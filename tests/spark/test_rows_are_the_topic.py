@@ -127,6 +127,27 @@ def test_available_now_with_a_limit_takes_many_batches_from_pyspark_4_2_on_the_l
         assert taken == [40]
 
 
+def test_available_now_with_a_limit_in_bytes_reads_about_as_many_in_each_run(
+    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+) -> None:
+    topic, limit = new_topic(3), 20_000
+    server = apache_kafka.bootstrap_servers
+    produce(server, topic, 1_290, partitions=3, size=100)
+    collected = Collected()
+    read = options(server, topic, group, maxBytesPerTrigger=limit)
+    for _ in range(2):
+        query = start(spark, read, tmp_path / "cp", collected, trigger={"availableNow": True})
+        assert query.awaitTermination(90)
+    sizes = [len(rows) * 150 for _, rows in sorted(collected.batches.items()) if rows]
+    if HAS_ADMISSION_CONTROL:
+        assert_exactly(collected, contents(server, topic))
+        sizes = sizes[1:-1]  # nothing is known of the records before the first one
+    else:
+        assert len(sizes) == 2, "a run is one batch"
+    assert sizes
+    assert all(limit / 2 < size < limit * 1.2 for size in sizes), sizes
+
+
 def test_once_reads_all_there_is_in_one_batch(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:

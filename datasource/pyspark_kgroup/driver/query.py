@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from secrets import token_hex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark_kgroup.driver.boundary.boundary import Boundary
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
@@ -36,7 +36,7 @@ from pyspark_kgroup.options.offset_bound import warnings_of_seconds
 from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.query_log import show_log
-from pyspark_kgroup.shared.tickets import TicketPayload
+from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings, TicketPayload, TopicSize
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import KgroupError
 from spark_kgroup.model import AUTO, CLIENT, CONSUMER
@@ -45,7 +45,12 @@ from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.security.secured import load_security
 
+if TYPE_CHECKING:
+    from pyspark_kgroup.driver.boundary.first_sample import FirstSample
+
 log = logging.getLogger(__name__)
+
+Sample = Callable[[Sequence[OffsetRange], ReadSettings], Iterable[TopicSize]]
 
 
 class Query:
@@ -54,10 +59,12 @@ class Query:
     Args:
         options: of the query.
         bounded: under AvailableNow: see `TopicLogs`.
+        sample: reads ranges to see how large their records are, or None if executors see enough batches.
     """
 
-    def __init__(self, options: SourceOptions, *, bounded: bool) -> None:
+    def __init__(self, options: SourceOptions, *, bounded: bool, sample: Sample | None = None) -> None:
         self._options = options
+        self._sample = sample
         self._bounded = bounded
         self._runtime: GroupRuntime | None = None
         self._boundary: Boundary | None = None
@@ -198,10 +205,23 @@ class Query:
             self._boundary = Boundary(
                 BoundaryContext.of(runtime, self._options, self._run.author),
                 record_bytes=self._executors.record_bytes,
+                first_sample=self._first_sample(),
                 earlier_seats=self._run.earlier_seats,
                 bounded=self._bounded,
             )
         return self._boundary
+
+    def _first_sample(self) -> FirstSample | None:
+        sample = self._sample
+        if sample is None:
+            return None
+        from pyspark_kgroup.driver.boundary.first_sample import FirstSample  # most queries need none
+
+        def read(ranges: Sequence[OffsetRange]) -> None:
+            settings = replace(self._options.read_settings(), cluster=self._cluster_to_remember())
+            self._executors.add_sizes(sample(ranges, settings))
+
+        return FirstSample(read)
 
     def _tell_of_seats(self, runtime: GroupRuntime) -> None:
         topics = runtime.topics(self._options.metadata_max_age_ms)

@@ -237,7 +237,8 @@ MAX_BYTES_PER_TRIGGER: Option[int | None] = Option(
     range=f"1 to {LONG_MAX} bytes",
     effect="About how many bytes one micro-batch takes, as rows have them in memory: a topic's records count as those "
     "read last, in this run or the one before. Until some of a topic were, each counts as 1 MiB, so the first batches "
-    "of a new query are small. A batch has one record at least.",
+    "of a new query are small. With PySpark 4.0 and 4.1 the driver reads a sample before the first batch of each "
+    "start. A batch has one record at least.",
     origin="ours",
     read=number(1, LONG_MAX),
 )

@@ -10,6 +10,7 @@ limit, of offsets or of bytes, each partition has its turn. A batch with too few
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from pyspark_kgroup.driver.boundary.boundary_state import BoundaryState
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
@@ -17,19 +18,27 @@ from pyspark_kgroup.driver.boundary.stop_offsets import StopOffsets
 from pyspark_kgroup.offsets.plan import NO_LIMIT, Limit, apply_limit, apply_limit_in_bytes, in_turn
 from spark_kgroup.model import TopicPartition
 
+if TYPE_CHECKING:
+    from pyspark_kgroup.driver.boundary.first_sample import FirstSample
+
 
 class BatchEnd:
     """Decides where batches end. Remembers which partition had the last turn, and when a batch had records.
 
     Args:
         record_bytes: how large a topic's records are, or None if that is unknown.
+        first_sample: has it known before the first batch, or None if executors see enough batches.
 
     Attributes:
         waits: the last boundary found new offsets, but fewer than `minOffsetsPerTrigger`, and planned no batch of them.
     """
 
     def __init__(
-        self, context: BoundaryContext, stops: StopOffsets, record_bytes: Callable[[str], float | None]
+        self,
+        context: BoundaryContext,
+        stops: StopOffsets,
+        record_bytes: Callable[[str], float | None],
+        first_sample: FirstSample | None,
     ) -> None:
         self.waits = False
         self._options = context.options
@@ -37,6 +46,7 @@ class BatchEnd:
         self._clock = context.clock
         self._stops = stops
         self._record_bytes = record_bytes
+        self._first_sample = first_sample
         self._last_in_turn: TopicPartition | None = None
         self._last_batch_ms: int | None = None
 
@@ -64,6 +74,8 @@ class BatchEnd:
             return {tp: position for tp, (position, _) in available.items()}
         within = apply_limit(available, limit.offsets, self._last_in_turn)
         affordable = {tp: (position, within[tp]) for tp, (position, _) in available.items()}
+        if self._first_sample is not None:
+            self._first_sample.take(affordable, boundary.topics, limit.size_bytes)
         positions = apply_limit_in_bytes(affordable, limit.size_bytes, self._record_bytes, self._last_in_turn)
         moved = [tp for tp, position in positions.items() if position > available[tp][0]]
         if moved:

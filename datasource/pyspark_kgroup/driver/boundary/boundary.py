@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from pyspark_kgroup.driver.boundary.acknowledgement import Acknowledgement
 from pyspark_kgroup.driver.boundary.adopt import Adoption
@@ -33,6 +34,9 @@ from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.plan import NO_LIMIT, Limit
 from spark_kgroup.errors import GroupUnsettled, KgroupError, UnknownTopic
 from spark_kgroup.model import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark_kgroup.driver.boundary.first_sample import FirstSample
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +60,7 @@ class _Steps:
         context: BoundaryContext,
         stops: StopOffsets,
         record_bytes: Callable[[str], float | None],
+        first_sample: FirstSample | None,
         earlier_seats: Collection[str],
     ) -> _Steps:
         """The steps of a query that has crossed no boundary yet. A step that waits for the group has `hand_over`."""
@@ -69,7 +74,7 @@ class _Steps:
             orphans=Orphans(context, hand_over),
             adoption=Adoption(context, hand_over, former_seats, acknowledgement, stops),
             acknowledgement=acknowledgement,
-            batch_end=BatchEnd(context, stops, record_bytes),
+            batch_end=BatchEnd(context, stops, record_bytes, first_sample),
         )
 
 
@@ -79,6 +84,7 @@ class Boundary:
     Args:
         context: the query's. No other boundary works with it.
         record_bytes: see `BatchEnd`.
+        first_sample: see `BatchEnd`.
         earlier_seats: instance ids under which earlier runs of this query have read.
         bounded: see `TopicLogs`.
 
@@ -93,6 +99,7 @@ class Boundary:
         context: BoundaryContext,
         *,
         record_bytes: Callable[[str], float | None] = lambda _: None,
+        first_sample: FirstSample | None = None,
         earlier_seats: Collection[str] = (),
         bounded: bool,
     ) -> None:
@@ -102,7 +109,7 @@ class Boundary:
         self._ledger = context.ledger
         self._commits = BoundaryCommits(context)
         self.stops = StopOffsets(context)
-        self._steps = _Steps.of(context, self.stops, record_bytes, earlier_seats)
+        self._steps = _Steps.of(context, self.stops, record_bytes, first_sample, earlier_seats)
         self.logs = TopicLogs(context, bounded=bounded)
         self.members: Mapping[str, str] = {}
 

@@ -6,7 +6,7 @@ Runs on: driver, in the stream-reader process.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kgroup.driver.registry.reporting import Counts
@@ -14,7 +14,7 @@ from pyspark_kgroup.driver.registry.seat_bindings import Home, Scan
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.plan import NO_LIMIT
 from pyspark_kgroup.options.parser import SourceOptions
-from pyspark_kgroup.shared.tickets import Mode, OffsetRange, Position, RegistryAccess, SidecarAddress
+from pyspark_kgroup.shared.tickets import Mode, OffsetRange, Position, RegistryAccess, SidecarAddress, TopicSize
 
 if TYPE_CHECKING:
     from pyspark_kgroup.driver.registry.registry import Registry
@@ -129,6 +129,11 @@ class Executors:
     def record_bytes(self, topic: str) -> float | None:
         """The size of the topic's records, as they were read last, or None if none were."""
         return self._registry.sizes.of(topic) if self._registry is not None else None
+
+    def add_sizes(self, read: Iterable[TopicSize]) -> None:
+        """Take the sizes of records that the driver has read."""
+        if self._registry is not None:
+            self._registry.sizes.add(read)
 
     def sizes_to_remember(self, end: Checkpoint) -> Mapping[str, int]:
         """The sizes that the checkpoint takes along: topic -> bytes of a record. Empty without `maxBytesPerTrigger`."""
