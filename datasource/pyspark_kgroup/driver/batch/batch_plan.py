@@ -60,6 +60,8 @@ class _BatchRead:
     def __init__(self, cluster: Cluster, options: BatchOptions) -> None:
         self._cluster = cluster
         self._options = options
+        self._awaited: set[TopicPartition] = set()  # no answer came for them at first
+        self._left_out: set[TopicPartition] = set()  # nor later, and that is no error
 
     async def plan(self) -> list[TicketPayload]:
         """See `plan_batch`."""
@@ -114,45 +116,26 @@ class _BatchRead:
     # ----------------------------------------------------------------------------------------------- offsets
 
     async def _ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Where the logs end. A partition without an answer is an error in the end, or not read (`failOnDataLoss`).
-
-        Raises:
-            RequestTimedOut: no leader answers for a partition, and that is an error.
-        """
+        """Where the logs end, as `_list`."""
         if not partitions:
             return {}
         # A leader that was cut off from its cluster answers, too: by its word a read up to `latest` would end early.
         if len(self._cluster.brokers.nodes) > 1:
             await self._cluster.logs.ask_another_broker(partitions, LEADER_PATIENCE_MS)
-        timeout_ms = self._options.api_timeout_ms
-        listing = self._cluster.logs.begin_list_offsets(
-            dict.fromkeys(partitions, messages.LATEST), timeout_ms=timeout_ms
-        )
-        try:
-            answers = await listing.answers(LEADER_PATIENCE_MS)
-            if answers.unanswered:
-                log.warning("This read waits for a leader of %s", _unanswered(answers.unanswered, timeout_ms))
-                answers = await listing.answers(timeout_ms)
-        finally:
-            await listing.close()
-        if answers.unanswered:
-            which = _unanswered(answers.unanswered, timeout_ms)
-            if self._options.fail_on_data_loss:
-                raise RequestTimedOut(
-                    f"No leader has answered for {which} Bring its broker back (kafka-topics.sh --describe "
-                    "--unavailable-partitions shows which), or set failOnDataLoss=false to read without it."
-                )
-            log.warning("No record is read of %s", which)
-        return {tp: found.offset for tp, found in answers.found.items()}
+        return await self._list(dict.fromkeys(partitions, messages.LATEST))
 
     async def _spans(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetInterval]:
         """The offsets to read of each partition, by options."""
-        partitions = sorted(ends)
-        committed = await self._committed(partitions)  # first: a group at work may commit beyond listed ends
-        logs, readable = await self._logs(partitions, committed)
+        committed = await self._committed(ends)  # first: a group at work may commit beyond listed ends
+        logs, readable = await self._logs(self._left(ends), committed)
+        committed = {tp: offset for tp, offset in committed.items() if tp in logs}
         starts, stops = await asyncio.gather(self._starts(logs, readable, committed), self._stops(logs, readable))
         self._check_found(starts, stops, readable)
-        return {tp: OffsetInterval(starts[tp], stops[tp]) for tp in partitions}
+        return {tp: OffsetInterval(starts[tp], stops[tp]) for tp in self._left(logs)}
+
+    def _left(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Those that are read, in order."""
+        return sorted(set(partitions) - self._left_out)
 
     async def _logs(
         self, partitions: Sequence[TopicPartition], committed: Mapping[TopicPartition, int]
@@ -166,7 +149,7 @@ class _BatchRead:
         needed = self._needed(partitions, committed)
         deadline_s = time.monotonic() + END_BELOW_MS / 1000
         waits = False
-        while (short := [tp for tp in partitions if needed.get(tp, 0) > logs[tp].end_offset]) and (
+        while (short := [tp for tp in self._left(logs) if needed.get(tp, 0) > logs[tp].end_offset]) and (
             len(self._cluster.brokers.nodes) > 1 and time.monotonic() < deadline_s
         ):
             if not waits:
@@ -185,18 +168,19 @@ class _BatchRead:
             logs_again, readable_again = await self._list_logs(short)
             logs |= logs_again
             readable |= readable_again
-        return logs, readable
+        return {tp: logs[tp] for tp in self._left(logs)}, readable
 
     async def _list_logs(
         self, partitions: Sequence[TopicPartition]
     ) -> tuple[dict[TopicPartition, LogRange], dict[TopicPartition, int]]:
         firsts, ends, readable = await asyncio.gather(
-            self._list(partitions, messages.EARLIEST),
-            self._list(partitions, messages.LATEST),
-            self._list(partitions, messages.LATEST, isolation_level=int(self._options.read_committed)),
+            self._list(dict.fromkeys(partitions, messages.EARLIEST)),
+            self._list(dict.fromkeys(partitions, messages.LATEST)),
+            self._list(dict.fromkeys(partitions, messages.LATEST), int(self._options.read_committed)),
         )
         # `max`, since the two are listed apart, and retention may have removed all records up to a newer end.
-        return {tp: LogRange(firsts[tp], max(firsts[tp], ends[tp])) for tp in partitions}, readable
+        logs = {tp: LogRange(firsts[tp], max(firsts[tp], ends[tp])) for tp in self._left(partitions)}
+        return logs, readable
 
     def _needed(
         self, partitions: Sequence[TopicPartition], committed: Mapping[TopicPartition, int]
@@ -230,20 +214,57 @@ class _BatchRead:
             )
 
     async def _list(
-        self, partitions: Collection[TopicPartition], timestamp: int, isolation_level: int = 0
+        self, timestamps: Mapping[TopicPartition, int], isolation_level: int = 0
     ) -> dict[TopicPartition, int]:
-        listed = await self._cluster.logs.list_offsets(
-            dict.fromkeys(partitions, timestamp), isolation_level=isolation_level
+        """The offsets at these timestamps (ListOffsets).
+
+        A partition without an answer is an error in the end, or left out of the read (`failOnDataLoss`).
+
+        Raises:
+            RequestTimedOut: no leader answers for a partition, and that is an error.
+        """
+        timeout_ms = self._options.api_timeout_ms
+        listing = self._cluster.logs.begin_list_offsets(
+            timestamps, isolation_level=isolation_level, timeout_ms=timeout_ms
         )
-        return {tp: found.offset for tp, found in listed.items()}
+        try:
+            answers = await listing.answers(LEADER_PATIENCE_MS)
+            if answers.unanswered:
+                if news := {tp: why for tp, why in answers.unanswered.items() if tp not in self._awaited}:
+                    log.warning("This read waits for a leader of %s", _unanswered(news, timeout_ms))
+                self._awaited |= news.keys()
+                answers = await listing.answers(timeout_ms)
+        finally:
+            await listing.close()
+        if answers.unanswered:
+            which = _unanswered(answers.unanswered, timeout_ms)
+            if self._options.fail_on_data_loss:
+                raise RequestTimedOut(
+                    f"No leader has answered for {which} Bring its broker back (kafka-topics.sh --describe "
+                    "--unavailable-partitions shows which), or set failOnDataLoss=false to read without it."
+                )
+            self._leave_out(answers.unanswered)
+        return {tp: found.offset for tp, found in answers.found.items()}
+
+    def _leave_out(self, why: Mapping[TopicPartition, WireError]) -> None:
+        if news := {tp: error for tp, error in why.items() if tp not in self._left_out}:
+            log.warning("No record is read of %s", _unanswered(news, self._options.api_timeout_ms))
+            self._left_out |= news.keys()
 
     async def _committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The group's committed offsets, if the read starts there."""
+        """The group's committed offsets, if the read starts there. One that the coordinator refuses is as in `_list`.
+
+        Raises:
+            WireError: it refuses one, and that is an error, or it does not answer.
+        """
         group = self._options.group_id
         if not self._options.starting_offsets.committed or group is None:
             return {}
-        found = await self._cluster.groups.committed_offsets(group, partitions)
-        return {tp: each.offset for tp, each in found.items() if each is not None}
+        timeout_ms = self._options.api_timeout_ms
+        patience_ms = None if self._options.fail_on_data_loss else timeout_ms // 2  # the other half is for silence
+        answers = await self._cluster.groups.committed_answers(group, partitions, patience_ms, timeout_ms=timeout_ms)
+        self._leave_out(answers.unanswered)
+        return {tp: each.offset for tp, each in answers.found.items() if each is not None}
 
     async def _starts(
         self,
@@ -286,7 +307,8 @@ class _BatchRead:
         places = self._places(bound, logs)
         timestamps = {tp: place for tp, place in places.items() if isinstance(place, AtTimestamp)}
         found = await self._at({tp: timestamp.ms for tp, timestamp in timestamps.items()})
-        check_without_record(bound, {tp: timestamp for tp, timestamp in timestamps.items() if tp not in found})
+        without = {tp: at for tp, at in timestamps.items() if tp not in found and tp not in self._left_out}
+        check_without_record(bound, without)
         edges = {tp: logs[tp].first_offset if places[tp] is OffsetSpec.EARLIEST else readable[tp] for tp in logs}
         return {**edges, **found}
 
@@ -294,8 +316,8 @@ class _BatchRead:
         """The first offset whose record is not older, for partitions that have one."""
         if not timestamps:
             return {}
-        listed = await self._cluster.logs.list_offsets(timestamps, isolation_level=int(self._options.read_committed))
-        return {tp: found.offset for tp, found in listed.items() if found.offset >= 0}
+        found = await self._list(timestamps, int(self._options.read_committed))
+        return {tp: offset for tp, offset in found.items() if offset >= 0}
 
     # ------------------------------------------------------------------------------------------- what is wrong
 

@@ -1,7 +1,7 @@
 """The plan of a batch read beside a leader that was cut off: other brokers are asked before an offset is lost."""
 
 from collections.abc import Collection, Coroutine, Mapping
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,34 +12,41 @@ from pyspark_kgroup.driver.batch import batch_plan
 from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.limits import END_BELOW_ASKED_MS, END_BELOW_MS
 from pyspark_kgroup.options.batch_options import parse_batch
-from spark_kgroup.errors import OptionError
-from spark_kgroup.model import TopicPartition
+from spark_kgroup.errors import BrokerError, OptionError, RequestTimedOut, WireError
+from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.cluster import Cluster
 from spark_kgroup.wire.listing import Answers
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+NO_LEADER = BrokerError("ListOffsets", ErrorCode.LEADER_NOT_AVAILABLE)
+UNSTABLE = BrokerError("OffsetFetch", ErrorCode.UNSTABLE_OFFSET_COMMIT)
 
 
 class Logs:
-    """Logs of 40 records. A leader that was cut off at 25 answers for T0, until `after` questions to other brokers."""
+    """Logs of 40 records. A leader that was cut off at 25 answers for T0, until `after` questions to other brokers.
 
-    def __init__(self, after: int) -> None:
+    From a question for the timestamp `silent_at` on, no leader answers for T0.
+    """
+
+    def __init__(self, after: int, silent_at: int | None = None) -> None:
         self.after = after
+        self.silent_at = silent_at
+        self.silent = False
         self.asked: list[Collection[TopicPartition]] = []
-
-    async def list_offsets(self, wanted: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, Any]:
-        end = {T0: 40 if len(self.asked) >= self.after else 25, T1: 40}
-        found = {tp: 0 if at == messages.EARLIEST else end[tp] for tp, at in wanted.items()}
-        return {tp: SimpleNamespace(offset=offset) for tp, offset in found.items()}
 
     async def ask_another_broker(self, partitions: Collection[TopicPartition], _: int) -> None:
         self.asked.append(partitions)
 
     def begin_list_offsets(self, wanted: Mapping[TopicPartition, int], **_: Any) -> Any:
+        self.silent |= self.silent_at in wanted.values()
+
         async def answers(_: int) -> Answers[Any]:
-            return Answers(await self.list_offsets(wanted), {})
+            end = {T0: 40 if len(self.asked) >= self.after else 25, T1: 40}
+            unanswered = {tp: NO_LEADER for tp in wanted if tp == T0 and self.silent}
+            found = {tp: 0 if at == messages.EARLIEST else end[tp] for tp, at in wanted.items() if tp not in unanswered}
+            return Answers({tp: SimpleNamespace(offset=offset) for tp, offset in found.items()}, unanswered)
 
         async def close() -> None: ...
 
@@ -53,7 +60,11 @@ def batch_read(logs: Logs, options: Mapping[str, str], brokers: int, **more: Any
 
 
 async def spans(
-    monkeypatch: pytest.MonkeyPatch, logs: Logs, options: dict[str, str], brokers: int = 3
+    monkeypatch: pytest.MonkeyPatch,
+    logs: Logs,
+    options: dict[str, str],
+    brokers: int = 3,
+    refused: Mapping[TopicPartition, WireError] = MappingProxyType({}),
 ) -> dict[Any, Any]:
     now_s = 0.0
 
@@ -61,12 +72,12 @@ async def spans(
         nonlocal now_s
         now_s += seconds
 
-    async def committed(*_: Any) -> dict[TopicPartition, Any]:
-        return {tp: SimpleNamespace(offset=38) for tp in (T0, T1)}
+    async def committed(*_: Any, **__: Any) -> Answers[Any]:
+        return Answers({tp: SimpleNamespace(offset=38) for tp in (T0, T1) if tp not in refused}, refused)
 
     monkeypatch.setattr("pyspark_kgroup.driver.batch.batch_plan.asyncio.sleep", pause)
     monkeypatch.setattr(batch_plan, "time", SimpleNamespace(monotonic=lambda: now_s))
-    read = batch_read(logs, options, brokers, groups=SimpleNamespace(committed_offsets=committed))
+    read = batch_read(logs, options, brokers, groups=SimpleNamespace(committed_answers=committed))
     found: dict[Any, Any] = await read._spans({T0: 25, T1: 40})
     return found
 
@@ -135,3 +146,33 @@ async def test_a_read_names_the_address_that_answers_and_the_one_that_does_not(
         return batch_plan._plan(parse_batch({"kafka.bootstrap.servers": str(at), "subscribe": "a"}))
 
     await connect_where_advertised(planning, monkeypatch, caplog)
+
+
+FIRST, BY_TIME = messages.EARLIEST, 1_700_000_000_000
+SINCE = {"startingOffsetsByTimestamp": f'{{"t": {{"0": {BY_TIME}, "1": {BY_TIME}}}}}'}
+
+
+@pytest.mark.parametrize(("options", "silent_at"), [(GROUP, FIRST), (SINCE, FIRST), (SINCE, BY_TIME)], ids=str)
+@on_a_loop
+async def test_a_leader_that_is_lost_while_starts_are_looked_up_is_waited_for_and_then_left_out_or_an_error(
+    options: dict[str, str], silent_at: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(RequestTimedOut, match=r"No leader has answered for t-0 .*set failOnDataLoss=false"):
+        await spans(monkeypatch, Logs(after=0, silent_at=silent_at), options)
+    caplog.clear()
+    found = await spans(monkeypatch, Logs(after=0, silent_at=silent_at), {**options, "failOnDataLoss": "false"})
+    assert set(found) == {T1}
+    waits, without = (record.getMessage() for record in caplog.records)
+    assert "waits for a leader of t-0 " in waits
+    assert "No record is read of t-0 " in without
+
+
+@on_a_loop
+async def test_a_partition_whose_committed_offset_is_refused_is_left_out_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = await spans(monkeypatch, Logs(after=0), {**GROUP, "failOnDataLoss": "false"}, refused={T0: UNSTABLE})
+    assert set(found) == {T1}
+    (without,) = (record.getMessage() for record in caplog.records)
+    assert "No record is read of t-0 " in without
+    assert "UNSTABLE_OFFSET_COMMIT" in without
