@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import math
 import threading
 import time
 from collections import defaultdict
@@ -91,10 +92,13 @@ def run_transaction(
 
 
 class Producing:
-    """A producer that runs until told to stop, in a thread. A context manager."""
+    """A producer that runs until told to stop, or has sent `most` records, in a thread. A context manager."""
 
-    def __init__(self, bootstrap: str, topic: str, *, partitions: int, per_round: int, pause_s: float) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, *, partitions: int, per_round: int, pause_s: float, most: float = math.inf
+    ) -> None:
         self.sent = 0
+        self._most = most
         self._stop = threading.Event()
         self._args = (bootstrap, topic, partitions, per_round, pause_s)
         self._thread = threading.Thread(target=self._run, name="producing")
@@ -102,7 +106,7 @@ class Producing:
     def _run(self) -> None:
         bootstrap, topic, partitions, per_round, pause_s = self._args
         producer = _idempotent_producer(bootstrap)
-        while not self._stop.wait(pause_s):
+        while self.sent < self._most and not self._stop.wait(pause_s):
             _send(producer, topic, range(self.sent, self.sent + per_round), partitions)
             self.sent += per_round
 
