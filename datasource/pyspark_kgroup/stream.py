@@ -35,14 +35,14 @@ from pyspark_kgroup.limits import NEW_OBJECTS_MAX
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.offsets.plan import NO_LIMIT
 from pyspark_kgroup.shared.redacted import Redacted
-from pyspark_kgroup.shared.tickets import TicketPayload
+from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings, TicketPayload, TopicSize
 from spark_kgroup.errors import OptionError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from pyspark_kgroup.driver.query import Query, Sample
+    from pyspark_kgroup.driver.query import Query
     from pyspark_kgroup.options.parser import SourceOptions
 
 
@@ -78,6 +78,12 @@ def _load_drivers_half() -> None:
     threading.Thread(target=load, name="kgroup imports", daemon=True).start()
 
 
+def _sample_sizes(ranges: Sequence[OffsetRange], settings: ReadSettings) -> Sequence[TopicSize]:
+    from pyspark_kgroup.executor.read.record_samples import sample_sizes  # the driver of most queries reads no record
+
+    return sample_sizes(ranges, settings)
+
+
 class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
     """The stream reader of one query. Spark calls it from one thread.
 
@@ -109,12 +115,9 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         if self._begun is None:
             from pyspark_kgroup.driver.query import Query
 
-            sample: Sample | None = None
-            if not HAS_ADMISSION_CONTROL and self._options.limit.size_bytes is not None:
-                from pyspark_kgroup.executor.read.record_samples import sample_sizes
-
-                sample = sample_sizes
-            self._begun = Query(self._options, bounded=self._bounded, sample=sample)
+            # Else a later batch knows better than a sample.
+            alone = not HAS_ADMISSION_CONTROL and self._options.limit.size_bytes is not None
+            self._begun = Query(self._options, bounded=self._bounded, sample=_sample_sizes if alone else None)
         return self._begun
 
     # --------------------------------------------------------------------------------------------- offsets

@@ -365,13 +365,16 @@ async def connect_where_advertised(
     at = world.brokers[0].address
     world.hosts[0] = "kafka.internal.invalid"
     trying = asyncio.create_task(connecting(at))
-    await until(lambda: "Trying again" in caplog.text)
-    ahead_s = STARTUP_TIMEOUT_MS / 1000
-    with pytest.raises(ConnectionFailed) as problem:
-        await trying
+    try:
+        await until(lambda: "Trying again" in caplog.text)
+        ahead_s = STARTUP_TIMEOUT_MS / 1000
+        with pytest.raises(ConnectionFailed) as problem:
+            await trying
+    finally:
+        trying.cancel()
+        await world.stop()
     for named in (str(at), str(Address("kafka.internal.invalid", at.port)), "advertised.listeners"):
         assert named in str(problem.value)
-    await world.stop()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -314,14 +315,16 @@ def test_a_producer_reaches_the_shared_kafka(apache_kafka: ApacheKafka) -> None:
 def test_records_stay_however_old_a_test_says_they_are(three_nodes: ApacheKafka) -> None:
     """Else those older than 7 days go as soon as brokers look for expired ones: 30 s after a start, then each 5 min."""
     kept, expiring = unique("kept"), unique("expiring")
-    three_nodes.create_topic(kept, 1)
-    three_nodes.create_topic(expiring, 1, configs={"retention.ms": "60000"})
+    three_nodes.create_topic(kept, 3, replication_factor=1)  # one partition on each broker
+    three_nodes.create_topic(expiring, 3, replication_factor=1, configs={"retention.ms": "60000"})
     producer = Producer({"bootstrap.servers": three_nodes.bootstrap_servers})
-    for topic in (kept, expiring):
-        producer.produce(topic, b"old", partition=0, timestamp=1_000_000_000_000)
+    for topic, partition in product((kept, expiring), range(3)):
+        producer.produce(topic, b"old", partition=partition, timestamp=1_000_000_000_000)
     assert producer.flush(120) == 0
     wait_for(lambda: not contents(three_nodes.bootstrap_servers, expiring), "the brokers to look for expired records")
-    assert contents(three_nodes.bootstrap_servers, kept) == {(0, 0): b"old"}
+    assert contents(three_nodes.bootstrap_servers, kept) == dict.fromkeys(
+        [(partition, 0) for partition in range(3)], b"old"
+    )
 
 
 def test_a_spark_that_is_started_beside_the_fixture_runs_a_python_that_was_chosen(apache_kafka: ApacheKafka) -> None:

@@ -59,7 +59,7 @@ class Query:
     Args:
         options: of the query.
         bounded: under AvailableNow: see `TopicLogs`.
-        sample: reads ranges to see how large their records are, or None if executors see enough batches.
+        sample: reads records in these ranges, and returns their sizes, or None if executors see enough batches.
     """
 
     def __init__(self, options: SourceOptions, *, bounded: bool, sample: Sample | None = None) -> None:
@@ -205,7 +205,7 @@ class Query:
             self._boundary = Boundary(
                 BoundaryContext.of(runtime, self._options, self._run.author),
                 record_bytes=self._executors.record_bytes,
-                first_sample=self._first_sample(),
+                first_sample=self._first_sample() if knows_executors else None,
                 earlier_seats=self._run.earlier_seats,
                 bounded=self._bounded,
             )
@@ -217,11 +217,7 @@ class Query:
             return None
         from pyspark_kgroup.driver.boundary.first_sample import FirstSample  # most queries need none
 
-        def read(ranges: Sequence[OffsetRange]) -> None:
-            settings = replace(self._options.read_settings(), cluster=self._cluster_to_remember())
-            self._executors.add_sizes(sample(ranges, settings))
-
-        return FirstSample(read)
+        return FirstSample(lambda ranges: self._executors.add_sizes(sample(ranges, self._options.read_settings())))
 
     def _tell_of_seats(self, runtime: GroupRuntime) -> None:
         topics = runtime.topics(self._options.metadata_max_age_ms)

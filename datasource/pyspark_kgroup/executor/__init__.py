@@ -1,4 +1,4 @@
 """The executors' half: reading the ranges of a task's ticket, and the sidecar that fetches ahead.
 
-Runs on: executor. The driver never imports it.
+Runs on: executor. The driver imports `read.record_samples` alone.
 """

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from confluent_kafka import ElectionType
+from confluent_kafka import ElectionType, KafkaException
 from confluent_kafka import TopicPartition as Elected
 from confluent_kafka.admin import AdminClient
+from harness.waiting import wait_for
 from history.facts import Lasting
 
 from chaos.cluster import Cluster
@@ -102,12 +103,21 @@ class Roles:
 
 
 def roles(server: str, group: str, topics: Sequence[str]) -> Roles:
-    """The roles by the cluster's present metadata."""
+    """The roles by the cluster's present metadata. An election may have moved the coordinator a moment ago."""
     admin = AdminClient({"bootstrap.servers": server, "log_level": 0})
-    described = admin.list_topics(timeout=10).topics
-    leaders = {TopicPartition(t, p): m.leader for t in topics for p, m in described[t].partitions.items()}
-    coordinator = admin.describe_consumer_groups([group])[group].result(10).coordinator
-    return Roles(leaders, coordinator.id)
+
+    def asked() -> Roles | None:
+        try:
+            described = admin.list_topics(timeout=10).topics
+            coordinator = admin.describe_consumer_groups([group])[group].result(10).coordinator
+        except KafkaException:
+            return None
+        return Roles(
+            {TopicPartition(t, p): m.leader for t in topics for p, m in described[t].partitions.items()},
+            coordinator.id,
+        )
+
+    return wait_for(asked, f"the leaders of {', '.join(topics)} and the coordinator of {group}", 60)
 
 
 def leave_on(fault: Fault, cluster: Cluster, group: str, topics: Sequence[str], watch: Callable[[], None]) -> Lasting:

@@ -116,7 +116,7 @@ class _BatchRead:
     # ----------------------------------------------------------------------------------------------- offsets
 
     async def _ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Where the logs end, as `_list`."""
+        """Where the logs end, of the partitions that are read."""
         if not partitions:
             return {}
         # A leader that was cut off from its cluster answers, too: by its word a read up to `latest` would end early.
@@ -130,8 +130,9 @@ class _BatchRead:
         logs, readable = await self._logs(self._left(ends), committed)
         committed = {tp: offset for tp, offset in committed.items() if tp in logs}
         starts, stops = await asyncio.gather(self._starts(logs, readable, committed), self._stops(logs, readable))
-        self._check_found(starts, stops, readable)
-        return {tp: OffsetInterval(starts[tp], stops[tp]) for tp in self._left(logs)}
+        left = self._left(logs)
+        self._check_found({tp: starts[tp] for tp in left}, stops, readable)
+        return {tp: OffsetInterval(starts[tp], stops[tp]) for tp in left}
 
     def _left(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """Those that are read, in order."""
@@ -222,6 +223,7 @@ class _BatchRead:
 
         Raises:
             RequestTimedOut: no leader answers for a partition, and that is an error.
+            WireError: brokers refuse the question.
         """
         timeout_ms = self._options.api_timeout_ms
         listing = self._cluster.logs.begin_list_offsets(
@@ -243,12 +245,12 @@ class _BatchRead:
                     f"No leader has answered for {which} Bring its broker back (kafka-topics.sh --describe "
                     "--unavailable-partitions shows which), or set failOnDataLoss=false to read without it."
                 )
-            self._leave_out(answers.unanswered)
+            self._leave_out(answers.unanswered, timeout_ms)
         return {tp: found.offset for tp, found in answers.found.items()}
 
-    def _leave_out(self, why: Mapping[TopicPartition, WireError]) -> None:
+    def _leave_out(self, why: Mapping[TopicPartition, WireError], waited_ms: int) -> None:
         if news := {tp: error for tp, error in why.items() if tp not in self._left_out}:
-            log.warning("No record is read of %s", _unanswered(news, self._options.api_timeout_ms))
+            log.warning("No record is read of %s", _unanswered(news, waited_ms))
             self._left_out |= news.keys()
 
     async def _committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -261,9 +263,10 @@ class _BatchRead:
         if not self._options.starting_offsets.committed or group is None:
             return {}
         timeout_ms = self._options.api_timeout_ms
-        patience_ms = None if self._options.fail_on_data_loss else timeout_ms // 2  # the other half is for silence
+        half_ms = timeout_ms // 2  # the other half is for a coordinator that does not answer
+        patience_ms = None if self._options.fail_on_data_loss else half_ms
         answers = await self._cluster.groups.committed_answers(group, partitions, patience_ms, timeout_ms=timeout_ms)
-        self._leave_out(answers.unanswered)
+        self._leave_out(answers.unanswered, half_ms)
         return {tp: each.offset for tp, each in answers.found.items() if each is not None}
 
     async def _starts(
@@ -358,6 +361,6 @@ class _BatchRead:
 
 
 def _unanswered(why: Mapping[TopicPartition, WireError], timeout_ms: int) -> str:
-    """For users: the partitions without an answer, how long one may take, and the first partition's error."""
+    """For users: the partitions without an answer, how long one was or is awaited, and the first partition's error."""
     first = min(why)
     return f"{join(sorted(why))} (for {timeout_ms / 1000:g} s, kafka.default.api.timeout.ms): {why[first]}."

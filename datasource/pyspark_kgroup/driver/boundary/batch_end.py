@@ -27,7 +27,7 @@ class BatchEnd:
 
     Args:
         record_bytes: how large a topic's records are, or None if that is unknown.
-        first_sample: has it known before the first batch, or None if executors see enough batches.
+        first_sample: reads some records to know it before the first batch, or None if executors see enough batches.
 
     Attributes:
         waits: the last boundary found new offsets, but fewer than `minOffsetsPerTrigger`, and planned no batch of them.
@@ -74,8 +74,8 @@ class BatchEnd:
             return {tp: position for tp, (position, _) in available.items()}
         within = apply_limit(available, limit.offsets, self._last_in_turn)
         affordable = {tp: (position, within[tp]) for tp, (position, _) in available.items()}
-        if self._first_sample is not None:
-            self._first_sample.take(affordable, boundary.topics, limit.size_bytes)
+        if self._first_sample is not None and limit.size_bytes is not None:
+            self._first_sample.take(affordable, limit.size_bytes)
         positions = apply_limit_in_bytes(affordable, limit.size_bytes, self._record_bytes, self._last_in_turn)
         moved = [tp for tp, position in positions.items() if position > available[tp][0]]
         if moved:

@@ -9,52 +9,45 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from pyspark_kgroup.driver.batch.leaders import make_ranges
-from pyspark_kgroup.limits import RECORD_BYTES_UNKNOWN, SAMPLED_OFFSETS, SAMPLED_PARTITIONS_MAX
+from pyspark_kgroup.limits import RECORD_BYTES_UNKNOWN, SAMPLED_PARTITIONS_MAX, SAMPLED_TOPICS_MAX
 from pyspark_kgroup.shared.tickets import OffsetRange
-from spark_kgroup.model import TopicDescription, TopicPartition
+from spark_kgroup.model import TopicPartition
 
 
 class FirstSample:
-    """The sample of one process, which is taken once.
+    """The sample of one process, which is read before its first batch alone.
 
     Args:
-        read: reads these ranges, and tells the sizes of their records to the object of which `record_bytes` asks.
-            Raises nothing: without a sample the first batch is small.
+        read: reads some records of each topic in these ranges, and remembers their sizes. It raises nothing: without a
+            sample the first batch is small.
     """
 
     def __init__(self, read: Callable[[Sequence[OffsetRange]], None]) -> None:
         self._read = read
-        self._taken = False
+        self._over = False
 
-    def take(
-        self,
-        available: Mapping[TopicPartition, tuple[int, int]],
-        topics: Mapping[str, TopicDescription],
-        limit_bytes: int | None,
-    ) -> None:
-        """Read the sample, unless it was read before, or the limit holds for records of any size.
+    def take(self, available: Mapping[TopicPartition, tuple[int, int]], limit_bytes: int) -> None:
+        """Read the sample, if this is the first batch, and its records exceed the limit at 1 MiB each.
 
         Args:
             available: partition -> its position, and the end of its new offsets.
-            topics: as brokers describe them.
             limit_bytes: of the batch.
         """
-        if self._taken or limit_bytes is None:
-            return
         counts = {tp: end - position for tp, (position, end) in available.items() if end > position}
-        if sum(counts.values()) * RECORD_BYTES_UNKNOWN <= limit_bytes:
+        if self._over or not counts:
             return
-        self._taken = True
-        sampled = ((tp, available[tp]) for tp in _fullest(counts))
-        self._read(make_ranges([(tp, (at, min(end, at + SAMPLED_OFFSETS))) for tp, (at, end) in sampled], topics))
+        self._over = True  # executors see the records of the first batch, however few
+        if sum(counts.values()) * RECORD_BYTES_UNKNOWN > limit_bytes:
+            self._read([OffsetRange(*tp, *available[tp]) for tp in _fullest(counts)])
 
 
 def _fullest(counts: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-    """Of each topic the partitions with the most new offsets, `SAMPLED_PARTITIONS_MAX` at most."""
-    chosen, per_topic = [], Counter[str]()
+    """The partitions with the most new offsets: `SAMPLED_PARTITIONS_MAX` of each topic, `SAMPLED_TOPICS_MAX` topics."""
+    chosen, of_topic = [], Counter[str]()
     for tp in sorted(counts, key=lambda tp: (-counts[tp], tp)):
-        per_topic[tp.topic] += 1
-        if per_topic[tp.topic] <= SAMPLED_PARTITIONS_MAX:
+        if tp.topic not in of_topic and len(of_topic) == SAMPLED_TOPICS_MAX:
+            continue
+        of_topic[tp.topic] += 1
+        if of_topic[tp.topic] <= SAMPLED_PARTITIONS_MAX:
             chosen.append(tp)
     return chosen

@@ -62,7 +62,7 @@ class Registry:
     Three threads call its methods, and the lock guards all but `sizes` and the counts. Spark's thread plans scans,
     changes the seats, and reads homes and slots. The group's thread reads homes when a seat joins or commits. The
     server's thread binds tickets and records sidecars and finished reads: it alone changes the counts, and `sizes` once
-    the server runs.
+    executors read.
 
     Args:
         all_seats: instance ids.

@@ -20,6 +20,7 @@ from spark_kgroup.wire.cluster import Cluster
 from spark_kgroup.wire.listing import Answers
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+BY_TIME = 1_700_000_000_000
 NO_LEADER = BrokerError("ListOffsets", ErrorCode.LEADER_NOT_AVAILABLE)
 UNSTABLE = BrokerError("OffsetFetch", ErrorCode.UNSTABLE_OFFSET_COMMIT)
 
@@ -45,7 +46,8 @@ class Logs:
         async def answers(_: int) -> Answers[Any]:
             end = {T0: 40 if len(self.asked) >= self.after else 25, T1: 40}
             unanswered = {tp: NO_LEADER for tp in wanted if tp == T0 and self.silent}
-            found = {tp: 0 if at == messages.EARLIEST else end[tp] for tp, at in wanted.items() if tp not in unanswered}
+            places = {messages.EARLIEST: 0, BY_TIME: 20}
+            found = {tp: places.get(at, end[tp]) for tp, at in wanted.items() if tp not in unanswered}
             return Answers({tp: SimpleNamespace(offset=offset) for tp, offset in found.items()}, unanswered)
 
         async def close() -> None: ...
@@ -148,11 +150,14 @@ async def test_a_read_names_the_address_that_answers_and_the_one_that_does_not(
     await connect_where_advertised(planning, monkeypatch, caplog)
 
 
-FIRST, BY_TIME = messages.EARLIEST, 1_700_000_000_000
+FIRST = messages.EARLIEST
 SINCE = {"startingOffsetsByTimestamp": f'{{"t": {{"0": {BY_TIME}, "1": {BY_TIME}}}}}'}
+BEFORE_ITS_END = {**SINCE, "endingOffsets": '{"t": {"0": 30, "1": 30}}'}
 
 
-@pytest.mark.parametrize(("options", "silent_at"), [(GROUP, FIRST), (SINCE, FIRST), (SINCE, BY_TIME)], ids=str)
+@pytest.mark.parametrize(
+    ("options", "silent_at"), [(GROUP, FIRST), (SINCE, FIRST), (SINCE, BY_TIME), (BEFORE_ITS_END, BY_TIME)], ids=str
+)
 @on_a_loop
 async def test_a_leader_that_is_lost_while_starts_are_looked_up_is_waited_for_and_then_left_out_or_an_error(
     options: dict[str, str], silent_at: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

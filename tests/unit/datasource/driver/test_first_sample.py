@@ -1,21 +1,15 @@
 """Which records are read before the first batch where a run may have one batch alone, and when none are."""
 
 from collections.abc import Mapping, Sequence
-from uuid import UUID
 
 import pytest
 
 from pyspark_kgroup.driver.boundary.first_sample import FirstSample
-from pyspark_kgroup.limits import RECORD_BYTES_UNKNOWN, SAMPLED_OFFSETS
+from pyspark_kgroup.limits import RECORD_BYTES_UNKNOWN, SAMPLED_PARTITIONS_MAX, SAMPLED_TOPICS_MAX
 from pyspark_kgroup.shared.tickets import OffsetRange
-from spark_kgroup.model import PartitionLeader, TopicDescription, TopicPartition
+from spark_kgroup.model import TopicPartition
 
 LIMIT = 10 * RECORD_BYTES_UNKNOWN
-TOPICS = {
-    "t": TopicDescription(
-        name="t", partition_count=5, topic_id=UUID(int=7), leaders={3: PartitionLeader(1, "b", 9092, 4)}
-    )
-}
 
 
 class Sample:
@@ -25,8 +19,8 @@ class Sample:
         self.read: list[Sequence[OffsetRange]] = []
         self.first = FirstSample(self.read.append)
 
-    def take(self, available: Mapping[TopicPartition, tuple[int, int]], limit: int | None = LIMIT) -> None:
-        self.first.take(available, TOPICS, limit)
+    def take(self, available: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        self.first.take(available, LIMIT)
 
     def spans(self) -> dict[tuple[str, int], tuple[int, int]]:
         (ranges,) = self.read
@@ -40,34 +34,23 @@ def available(**partitions: tuple[int, int]) -> dict[TopicPartition, tuple[int, 
 def test_of_each_topic_the_fullest_partitions_are_read_from_where_the_batch_begins() -> None:
     sample = Sample()
     sample.take(available(t0=(5, 30), t1=(9, 9), t2=(0, 5_000), t3=(100, 5_000), t4=(0, 24), u0=(7, 8)))
-    assert sample.spans() == {
-        ("t", 2): (0, SAMPLED_OFFSETS),
-        ("t", 3): (100, 100 + SAMPLED_OFFSETS),
-        ("t", 0): (5, 30),
-        ("u", 0): (7, 8),
-    }
-    (led,) = [r for r in sample.read[0] if (r.topic, r.partition) == ("t", 3)]
-    assert led.leader is not None
-    assert led.leader.topic_id == UUID(int=7).hex
+    assert sample.spans() == {("t", 2): (0, 5_000), ("t", 3): (100, 5_000), ("t", 0): (5, 30), ("u", 0): (7, 8)}
 
 
-def test_one_sample_is_read_in_the_life_of_a_process() -> None:
+def test_of_very_many_topics_the_fullest_are_read() -> None:
     sample = Sample()
-    for end in (1_000, 2_000):
+    topics = range(SAMPLED_TOPICS_MAX + 50)
+    sample.take({TopicPartition(f"t{n}", p): (0, 10 + n) for n in topics for p in range(5)})
+    read = {topic for topic, _ in sample.spans()}
+    assert read == {f"t{n}" for n in topics[50:]}
+    assert len(sample.spans()) == SAMPLED_TOPICS_MAX * SAMPLED_PARTITIONS_MAX
+
+
+@pytest.mark.parametrize(("records", "samples"), [(1_000, 1), (10, 0)], ids=["more than fit", "all fit"])
+def test_a_sample_is_read_before_the_first_batch_alone(records: int, samples: int) -> None:
+    """Executors tell the sizes of the records that it has."""
+    sample = Sample()
+    sample.take(available(t0=(3, 3)))
+    for end in (records, 5_000):
         sample.take(available(t0=(0, end)))
-    assert len(sample.read) == 1
-
-
-@pytest.mark.parametrize(
-    ("spans", "limit"),
-    [({"t0": (0, 10)}, LIMIT), ({"t0": (3, 3)}, LIMIT), ({"t0": (0, 1_000)}, None)],
-    ids=["records of any size fit", "no record", "no limit in bytes"],
-)
-def test_nothing_is_read_where_sizes_do_not_matter_but_a_later_batch_has_its_sample(
-    spans: dict[str, tuple[int, int]], limit: int | None
-) -> None:
-    sample = Sample()
-    sample.take(available(**spans), limit)
-    assert sample.read == []
-    sample.take(available(t0=(0, 1_000)))
-    assert len(sample.read) == 1
+    assert len(sample.read) == samples
