@@ -173,8 +173,8 @@ class StateMachine(Generic[C, S, T]):
 
     @property
     def _silence(self) -> str:
-        """Why the membership is taken for over when no answer came for a session."""
-        return f"no answer from the coordinator for {self.config.session_timeout_ms} ms"
+        """Why the membership is taken for over when no answer came for a session, or refusals alone."""
+        return f"the coordinator has not confirmed the membership for {self.config.session_timeout_ms} ms"
 
     @property
     def _name(self) -> str:

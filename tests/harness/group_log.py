@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _TOPIC: Final = "__consumer_offsets"
 _GROUP_METADATA_KEY: Final = 2
 _VALUE_VERSION_MAX: Final = 3  # v4 would be in the flexible encoding
+_WITH_STATE_TIMESTAMP: Final = 2
 _READ_TIMEOUT_S: Final = 30.0
 _POLL_S: Final = 0.2
 
@@ -32,6 +33,7 @@ class GroupRecord:
         generation: rises by one with every rebalance.
         protocol: the selected assignor, None while the group is empty.
         leader: the leading member's id, None while the group is empty.
+        members: how many it has.
         offset: the record's, in its partition of __consumer_offsets: two equal records at different offsets are two
             writes.
     """
@@ -39,6 +41,7 @@ class GroupRecord:
     generation: int
     protocol: str | None
     leader: str | None
+    members: int
     offset: int
 
 
@@ -94,8 +97,9 @@ def decode_group_metadata(value: bytes | str | None, offset: int) -> GroupRecord
     at = 4 + length  # past the protocol type
     (generation,) = struct.unpack_from(">i", value, at)
     protocol, at = _nullable_string(value, at + 4)
-    leader, _ = _nullable_string(value, at)
-    return GroupRecord(generation=generation, protocol=protocol, leader=leader, offset=offset)
+    leader, at = _nullable_string(value, at)
+    (members,) = struct.unpack_from(">i", value, at + (8 if version >= _WITH_STATE_TIMESTAMP else 0))
+    return GroupRecord(generation=generation, protocol=protocol, leader=leader, members=members, offset=offset)
 
 
 def _is_metadata_key(key: bytes, group: str) -> bool:

@@ -6,8 +6,10 @@ Runs on: both. Pure. The driver meets a loss between two batches (`boundary`), a
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from spark_kgroup.limits import NAMES_LISTED_MAX
 from spark_kgroup.model import TopicPartition
@@ -94,9 +96,25 @@ def deleted(partition: TopicPartition, position: int, end_offset: int | None = N
 
 
 def recreated(partition: TopicPartition, position: int, end_offset: int | None, old_id: str, new_id: str) -> Loss:
-    """The loss of unread records of an earlier topic of the same name."""
-    now = f"its topic is another one now (id {new_id}, was {old_id})"
+    """The loss of unread records of an earlier topic of the same name.
+
+    Args:
+        partition: of the topic.
+        position: as of `Loss`.
+        end_offset: as of `Loss`.
+        old_id: a UUID's digits, with dashes or without. A text that is no UUID is shown as it is.
+        new_id: likewise.
+    """
+    now = f"its topic is another one now (id {_shown_id(new_id)}, was {_shown_id(old_id)})"
     return Loss(partition, position, end_offset, now, "it was deleted and created again")
+
+
+def _shown_id(text: str) -> str:
+    """A topic's id as Kafka's tools show it: base64 (Uuid.toString)."""
+    try:
+        return urlsafe_b64encode(UUID(text).bytes).decode().rstrip("=")
+    except ValueError:
+        return text
 
 
 def truncated(partition: TopicPartition, position: int, end_offset: int | None, cut_at: int) -> Loss:

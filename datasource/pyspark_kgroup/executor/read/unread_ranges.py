@@ -35,7 +35,7 @@ from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, 
 from pyspark_kgroup.shared.arrow import before, last_offsets
 from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, KgroupError, WireError
-from spark_kgroup.limits import AUTHENTICATION_GRACE_MS, NAMES_LISTED_MAX, TOPIC_GONE_AFTER_MS
+from spark_kgroup.limits import AUTHENTICATION_GRACE_MS, AUTHORIZATION_GRACE_MS, NAMES_LISTED_MAX, TOPIC_GONE_AFTER_MS
 from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.peer_words import listed, printable_words
 from spark_kgroup.rights import Rights
@@ -233,11 +233,17 @@ class UnreadRanges:
         else:
             # A broker that has gone away may accept us when it is back: it is waited for as any other is.
             self._refused_at_s = None
+        denied = _denied(error, partition)
         if not self._last_error:  # the first of this read: if the read fails, its error names the last one
-            log.warning("%s. Trying again, for %.0f s at most.", printable_words(error.str()), self._stall_timeout_s)
+            bounds_s = [self._stall_timeout_s]
+            if is_refusal(error):
+                bounds_s.append(AUTHENTICATION_GRACE_MS / 1000)
+            elif denied is not None:
+                bounds_s.append(AUTHORIZATION_GRACE_MS / 1000)
+            log.warning("%s. Trying again, for %.0f s at most.", printable_words(error.str()), min(bounds_s))
         self._last_error = printable_words(error.str())
         topic = "" if partition is None else partition.topic
-        if topic not in self._denied and (denied := _denied(error, partition)) is not None:
+        if denied is not None and topic not in self._denied:
             self._denied[topic] = denied
             for each in self.open if partition is None else [partition]:
                 self.doubted.ask_anew(each)  # librdkafka looks again after minutes only

@@ -9,8 +9,8 @@ from pyspark_kgroup.executor.read.unread_ranges import UnreadRanges
 from pyspark_kgroup.offsets.data_loss import LogRange
 from pyspark_kgroup.shared.tickets import OffsetRange, ReadSettings
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, WireError
-from spark_kgroup.limits import AUTHENTICATION_GRACE_MS
-from spark_kgroup.model import TopicPartition
+from spark_kgroup.limits import AUTHENTICATION_GRACE_MS, AUTHORIZATION_GRACE_MS
+from spark_kgroup.model import ErrorCode, TopicPartition
 
 EXPIRED = "ssl://b:1/bootstrap: SSL handshake failed: error:0A000086:SSL routines::certificate verify failed"
 BROKEN = (
@@ -41,6 +41,22 @@ def test_a_login_that_the_driver_has_is_refused_to_an_executor_for_as_long_as_a_
     """docs/operate/security.md: what was accepted before may be refused for 60 s before it fails."""
     with pytest.raises(AuthenticationFailed, match=r"for 61 s now, and the driver was accepted.*kafka\.sasl\.password"):
         read_of((KafkaError._AUTHENTICATION, "Authentication failed during SCRAM-SHA-512"))
+
+
+@pytest.mark.parametrize(
+    ("code", "bound_s"),
+    [
+        (KafkaError._AUTHENTICATION, AUTHENTICATION_GRACE_MS // 1000),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, AUTHORIZATION_GRACE_MS // 1000),
+        (KafkaError._TRANSPORT, 300),
+    ],
+)
+def test_the_first_warning_of_a_read_names_the_bound_of_its_error(
+    code: int, bound_s: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = ReadSettings(consumer_config={}, stall_timeout_ms=300_000)
+    UnreadRanges([OffsetRange("t", 0, 0, 1)], settings, lambda: 0.0).on_error(KafkaError(code))
+    assert f"Trying again, for {bound_s} s at most" in caplog.text
 
 
 def test_a_broker_that_goes_away_after_a_refusal_is_waited_for() -> None:

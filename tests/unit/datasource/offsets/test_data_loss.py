@@ -1,5 +1,7 @@
 """Offsets that are gone from a log: where reading goes on, the message to the user, and how many they were."""
 
+from uuid import UUID
+
 import pytest
 
 from pyspark_kgroup.offsets.data_loss import LogRange, deleted, out_of_log, recreated
@@ -7,6 +9,7 @@ from spark_kgroup.model import TopicPartition
 
 P3 = TopicPartition("t", 3)
 LOG = LogRange(50, 80)
+ID = UUID(int=7)
 
 
 @pytest.mark.parametrize(("position", "goes_on"), [(10, 50), (50, 50), (60, 60), (80, 80), (90, 80)])
@@ -52,3 +55,8 @@ def test_a_topic_created_anew_loses_the_unread_records_of_the_old_one() -> None:
     loss = recreated(P3, 10, 60, "old", "new")
     assert (loss.partition, loss.position, loss.end_offset, loss.skipped) == (P3, 10, 60, 0)
     assert "its topic is another one now (id new, was old): it was deleted and created again" in str(loss)
+
+
+@pytest.mark.parametrize("text", [str(ID), ID.hex], ids=["as the checkpoint has it", "as a ticket has it"])
+def test_ids_of_topics_are_shown_as_kafka_s_tools_show_them(text: str) -> None:
+    assert "(id AAAAAAAAAAAAAAAAAAAABw, was old)" in str(recreated(P3, 10, 60, "old", text))
