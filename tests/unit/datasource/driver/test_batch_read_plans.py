@@ -74,7 +74,9 @@ async def spans(
         nonlocal now_s
         now_s += seconds
 
-    async def committed(*_: Any, **__: Any) -> Answers[Any]:
+    async def committed(_: str, __: object, patience_ms: int | None, **___: Any) -> Answers[Any]:
+        if refused and patience_ms is None:  # the look-up goes on until its time is up
+            raise next(iter(refused.values()))
         return Answers({tp: SimpleNamespace(offset=38) for tp in (T0, T1) if tp not in refused}, refused)
 
     monkeypatch.setattr("pyspark_kgroup.driver.batch.batch_plan.asyncio.sleep", pause)
@@ -173,9 +175,11 @@ async def test_a_leader_that_is_lost_while_starts_are_looked_up_is_waited_for_an
 
 
 @on_a_loop
-async def test_a_partition_whose_committed_offset_is_refused_is_left_out_with_a_warning(
+async def test_a_partition_whose_committed_offset_is_refused_is_an_error_or_left_out_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    with pytest.raises(BrokerError, match="UNSTABLE_OFFSET_COMMIT"):
+        await spans(monkeypatch, Logs(after=0), GROUP, refused={T0: UNSTABLE})
     found = await spans(monkeypatch, Logs(after=0), {**GROUP, "failOnDataLoss": "false"}, refused={T0: UNSTABLE})
     assert set(found) == {T1}
     (without,) = (record.getMessage() for record in caplog.records)
