@@ -2,10 +2,11 @@
 
 import asyncio
 
-from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
+from confluent_kafka import ConsumerGroupState, KafkaException
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 
 from harness.group_log import read_group_record
+from harness.offsets import COORDINATOR_ON_ITS_WAY, COORDINATOR_WITHIN_S
 from harness.waiting import wait_for
 from spark_kgroup.model import DescribedGroup
 from spark_kgroup.testing import ApacheKafka
@@ -13,12 +14,7 @@ from spark_kgroup.testing.kafka_node import KafkaNode
 from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.cluster import Cluster
 
-_COORDINATOR_ON_ITS_WAY = (
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-)
-"""Refusals of a cluster that makes its offsets topic, or moves a coordinator."""
+_DESCRIBE_TIMEOUT_S = 10
 
 
 def stable_generation(kafka: ApacheKafka, group: str) -> int:
@@ -86,18 +82,17 @@ def _target_epoch(kafka: ApacheKafka, group: str) -> int | None:
 
 
 def _described(kafka: ApacheKafka, group: str) -> ConsumerGroupDescription:
-    def asked() -> ConsumerGroupDescription | None:
+    def answer() -> ConsumerGroupDescription | None:
         # By a client of its own: librdkafka aborts the process if one that has lived through an outage asks for a group
         # (rd_kafka_enq_once_del_source_return, seen with 2.16).
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         try:
-            found: ConsumerGroupDescription = admin.describe_consumer_groups([group], request_timeout=30)[group].result(
-                30
-            )
+            asked = admin.describe_consumer_groups([group], request_timeout=_DESCRIBE_TIMEOUT_S)[group]
+            found: ConsumerGroupDescription = asked.result(_DESCRIBE_TIMEOUT_S + 5)
             return found
         except KafkaException as refusal:
-            if refusal.args[0].code() not in _COORDINATOR_ON_ITS_WAY:
+            if refusal.args[0].code() not in COORDINATOR_ON_ITS_WAY:
                 raise
             return None
 
-    return wait_for(asked, f"the coordinator of {group}")
+    return wait_for(answer, f"the coordinator of {group}", COORDINATOR_WITHIN_S)

@@ -11,12 +11,16 @@ from spark_kgroup import model
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.wire.responses import CommittedOffset
 
-_STARTING = (
+COORDINATOR_ON_ITS_WAY = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
+    KafkaError._TIMED_OUT,
 )
-"""Error codes of brokers that are starting, which do no harm."""
+"""What librdkafka says while brokers start, make their offsets topic, or move a coordinator."""
+
+COORDINATOR_WITHIN_S = 90
+"""The first question of three brokers makes 50 partitions at each: on a busy machine that took longer than 30 s."""
 
 
 def offsets_alone(
@@ -69,11 +73,11 @@ def _answered(call: Callable[[], list[TopicPartition]], what: str) -> list[Topic
         try:
             return [call()]
         except KafkaException as refusal:
-            if refusal.args[0].code() not in _STARTING:
+            if refusal.args[0].code() not in COORDINATOR_ON_ITS_WAY:
                 raise
             return []
 
-    return wait_for(attempt, what, 60)[0]
+    return wait_for(attempt, what, COORDINATOR_WITHIN_S)[0]
 
 
 def offset_of(kafka: ApacheKafka, topic: str, partition: int, place: OffsetSpec) -> int:
