@@ -223,6 +223,7 @@ class Handlers(Actions):
         # A first sync in a generation, or under a new member id, is never vain, even if it brings the same assignment.
         asked_before = self._confirmed_id == self.identity.member_id
         self._confirmed_id = self.identity.member_id
+        self._former_ids.clear()
         asked_before &= self._heartbeat_sent_in == self.identity.generation
         vain = asked_before and self.ownership.confirms(assignment)
         self._pacing.on_synced(vain=vain, now_ms=now_ms)
@@ -341,15 +342,19 @@ class Handlers(Actions):
         return [] if self._may_pass(error, now_ms) else self._act_on_error(api, error, now_ms)
 
     def _on_seat_seen(self, event: contract.SeatSeen, now_ms: int) -> Effects:
-        """Take the seat once more if the member that we replaced has it again, or end if another one has.
+        """Take the seat once more if we have it under a former id, or the member that we replaced; else end.
 
-        KIP-345: a join with an unknown member id takes the seat from its holder, so it is sent in no other case.
+        KIP-345: a join with an unknown member id takes the seat from its holder, so it is sent in the second case
+        alone. A join with our former id is fenced if another process takes the seat meanwhile.
         """
         if not self._asked_who_has_seat:
             return []
         self._asked_who_has_seat = False
         if self._may_have_own_id and event.member_id == self.config.own_id:
             return self._take_own_id(now_ms)
+        if event.member_id in self._former_ids:
+            self.identity = replace(self.identity, member_id=event.member_id, generation=NO_GENERATION)
+            return self._join("the coordinator knows the seat under its former member id", now_ms)
         if event.member_id == self.config.replaces:
             self.identity = replace(self.identity, member_id=UNKNOWN_MEMBER_ID, generation=NO_GENERATION)
             return self._join("the coordinator forgot that we took the seat", now_ms)

@@ -1,4 +1,4 @@
-"""A coordinator that dies in a rebalance may forget that a static seat came back: it fences the present holder.
+"""A coordinator that takes over may know a static seat under the id before: it fences the present holder.
 
 Kafka writes a replaced member's new id down when the generation is complete, or at once in a group at rest
 (GroupMetadataManager.updateStaticMemberThenRebalanceOrComplete). Kafka's own member ends with an error then.
@@ -85,6 +85,50 @@ def test_a_join_without_an_id_that_is_fenced_was_parked_while_another_process_to
     driver.answer_beat(ErrorCode.UNKNOWN_MEMBER_ID)
     failed = only(driver.answer_join(error=ErrorCode.FENCED_INSTANCE_ID), contract.Failed)
     assert isinstance(failed.error, FencedInstanceId)
+
+
+def renamed_by_a_broker_that_is_cut_off() -> Driver:
+    """1. The seat is `ME`. 2. A broker that is cut off does not know it, and gives it another id. 3. That is fenced."""
+    driver = Driver().into(State.SYNCING)
+    driver.answer_sync(0)
+    driver.answer_beat(ErrorCode.UNKNOWN_MEMBER_ID)
+    driver.answer_join(member_id="seat-0-of-the-cut-off", generation=2)
+    assert driver.answer_sync(error=ErrorCode.FENCED_INSTANCE_ID) == [contract.LookAtSeat()]
+    return driver
+
+
+def test_a_seat_that_the_coordinator_knows_under_its_former_id_goes_on_under_that() -> None:
+    driver = renamed_by_a_broker_that_is_cut_off()
+    join = request_in(driver.take(contract.SeatSeen(member_id=ME)))
+    assert join.identity == MemberIdentity(member_id=ME, instance_id="seat-0")
+    driver.answer_join(member_id=ME, generation=3)
+    driver.answer_sync(0)
+    assert driver.machine.settled
+
+
+def test_a_seat_that_is_fenced_under_its_former_id_too_ends() -> None:
+    """Another process took the seat between the look and the join."""
+    driver = renamed_by_a_broker_that_is_cut_off()
+    driver.take(contract.SeatSeen(member_id=ME))
+    failed = only(driver.answer_join(error=ErrorCode.FENCED_INSTANCE_ID), contract.Failed)
+    assert isinstance(failed.error, FencedInstanceId)
+
+
+def test_a_seat_whose_former_id_another_process_replaced_ends() -> None:
+    driver = renamed_by_a_broker_that_is_cut_off()
+    failed = only(driver.take(contract.SeatSeen(member_id="seat-0-of-another")), contract.Failed)
+    assert isinstance(failed.error, FencedInstanceId)
+
+
+def test_a_sync_makes_the_former_ids_void() -> None:
+    """The coordinator has written the new id down, so no later one knows an id before it."""
+    driver = Driver().into(State.SYNCING)
+    for generation, member_id in enumerate(("seat-0-bbb", "seat-0-ccc"), start=2):
+        driver.answer_sync(0)
+        driver.answer_beat(ErrorCode.UNKNOWN_MEMBER_ID)
+        driver.answer_join(member_id=member_id, generation=generation)
+    driver.answer_sync(error=ErrorCode.FENCED_INSTANCE_ID)
+    assert only(driver.take(contract.SeatSeen(member_id=ME)), contract.Failed)
 
 
 def test_a_fenced_member_whose_id_a_generation_confirmed_ends() -> None:
