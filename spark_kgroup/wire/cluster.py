@@ -569,6 +569,31 @@ class Cluster:
 
         return await self.brokers.retries.run(attempt, timeout_ms)
 
+    async def list_topics(self, *, timeout_ms: int | None = None) -> Mapping[str, TopicDescription]:
+        """All topics but the internal ones, as two brokers list them, if there are two that answer.
+
+        A broker that is cut off lacks the topics that were created since, and lists those that were deleted since. So a
+        topic that one of the two lists alone is asked for by name.
+
+        Args:
+            timeout_ms: bound on the first list, and on the question by name. The second list may take
+                `TOPIC_PATIENCE_MS`.
+
+        Raises:
+            WireError: as `metadata`.
+        """
+        first = second = await self.metadata(None, timeout_ms=timeout_ms)
+        if len(self.brokers.nodes) > 1:
+            self._known.doubt(first.topics)
+            try:
+                second = await self.metadata(None, timeout_ms=TOPIC_PATIENCE_MS)
+            except WireError as error:
+                log.debug("No other broker has listed its topics: %s", error)
+        found = {name: topic for name, topic in second.topics.items() if name in first.topics}
+        if by_name := first.topics.keys() ^ second.topics.keys():
+            found |= (await self.metadata(by_name, timeout_ms=timeout_ms)).topics
+        return {name: topic for name, topic in found.items() if name not in first.internal | second.internal}
+
     def doubt(self, topics: Iterable[str]) -> None:
         """The last metadata about `topics` contradict what a group's members have: ask another broker next."""
         self._known.doubt(topics)

@@ -141,6 +141,36 @@ async def test_a_topic_that_two_brokers_deny_is_gone(world: BrokerWorld) -> None
 
 
 @in_a_world(nodes=3)
+async def test_a_list_of_topics_has_those_that_a_broker_which_is_cut_off_lacks_and_not_those_that_are_gone(
+    world: BrokerWorld,
+) -> None:
+    """The broker that is asked first was cut off before topic b was created, and topic a was deleted."""
+    world.cut_off_from_now_on(0)
+    world.leaders = {B0: 1}
+    cluster = world.cluster()
+    assert list(await cluster.list_topics(timeout_ms=SOON_MS)) == ["b"]
+    await cluster.close()
+
+
+@in_a_world(nodes=3)
+async def test_a_list_of_topics_that_two_brokers_agree_on_takes_two_questions(world: BrokerWorld) -> None:
+    world.leaders = {A0: 0, B0: 1}
+    cluster = world.cluster()
+    assert sorted(await cluster.list_topics(timeout_ms=SOON_MS)) == ["a", "b"]
+    assert [world.asked(messages.MetadataRequest, node) for node in range(3)] == [1, 1, 0]
+    await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_a_list_of_topics_is_that_of_the_only_broker_that_answers(world: BrokerWorld) -> None:
+    cluster = world.cluster()
+    await world.brokers[1].stop()
+    assert list(await cluster.list_topics(timeout_ms=SOON_MS)) == ["a"]
+    await cluster.close()
+    await world.brokers[1].start()
+
+
+@in_a_world(nodes=3)
 async def test_a_topic_whose_ends_are_listed_is_gone_when_two_brokers_deny_it(world: BrokerWorld) -> None:
     cluster = await acquainted(world)
     world.leaders = {}

@@ -93,11 +93,11 @@ class _BatchRead:
     async def _topics(self) -> Mapping[str, TopicDescription]:
         subscription = self._options.subscription
         if subscription.pattern is not None:
-            seen = await self._cluster.metadata(None, timeout_ms=STARTUP_TIMEOUT_MS)
-            chosen = subscription.pattern.select(seen.topics.keys() - seen.internal, time.thread_time)
+            topics = await self._cluster.list_topics(timeout_ms=STARTUP_TIMEOUT_MS)
+            chosen = subscription.pattern.select(topics.keys(), time.thread_time)
             if not chosen:
                 log.warning("No topic that this user may see matches %r.", subscription.pattern.java)
-            return {name: seen.topics[name] for name in chosen}
+            return {name: topics[name] for name in chosen}
         seen = await self._cluster.metadata(subscription.topics, timeout_ms=STARTUP_TIMEOUT_MS)
         missing = [name for name in subscription.topics if name not in seen.topics]
         hidden = [name for name in missing if seen.errors.get(name) == ErrorCode.TOPIC_AUTHORIZATION_FAILED]
