@@ -1,9 +1,9 @@
 """`python -m bench`: the built-in Kafka source and ours on the same topics of one broker, in turn.
 
-Starts a Kafka, and for each source a Spark driver of its own: the built-in one, ours with either reader, and one that
-only repeats ready rows, the ceiling. Every query is run once to warm up, then in interleaved repetitions, so that other
-work of the machine meets all. Tables come as Markdown on stdout, progress on stderr. No process is left, nor after
-Ctrl-C.
+Starts a Kafka, and for each source a Spark driver of its own: the built-in one, ours with either reader, both with the
+settings of Spark that the guide recommends ("tuned"), and one that only repeats ready rows, the ceiling. Every query is
+run once to warm up, then in interleaved repetitions, so that other work of the machine meets all. Tables come as
+Markdown on stdout, progress on stderr. No process is left, nor after Ctrl-C.
 """
 
 import os
@@ -89,7 +89,7 @@ class Driver:
             self._listener.listen()
             self._listener.settimeout(START_POLL_S)
             log = self._stack.enter_context((self._folder / "log").open("wb"))
-            command: list[str | Path] = [sys.executable, "-m", "bench.driver"]
+            command: list[str | Path] = [sys.executable, "-m", "bench.driver", self.source]
             command += [self._folder / "socket", self._folder, *self._jars]
             self._process = guard.popen(command, stdout=log, stderr=subprocess.STDOUT, environment=self._environment())
             self._stack = self._stack.pop_all()
