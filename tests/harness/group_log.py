@@ -21,7 +21,7 @@ _TOPIC: Final = "__consumer_offsets"
 _GROUP_METADATA_KEY: Final = 2
 _VALUE_VERSION_MAX: Final = 3  # v4 would be in the flexible encoding
 _WITH_STATE_TIMESTAMP: Final = 2
-_READ_TIMEOUT_S: Final = 30.0
+_READ_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.2
 
 

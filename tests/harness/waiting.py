@@ -7,7 +7,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_for(condition: Callable[[], T | None], what: str, timeout_s: float = 30.0, every_s: float = 0.05) -> T:
+def wait_for(condition: Callable[[], T | None], what: str, timeout_s: float = 60.0, every_s: float = 0.05) -> T:
     """The first truthy value of `condition`, or after `timeout_s` an AssertionError with `what` in it."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):

@@ -40,7 +40,7 @@ def await_end(*pids: int) -> None:
         return not is_alive(pid)
 
     for pid in pids:
-        wait_for(partial(has_ended, pid), f"the end of process {pid}", 15)
+        wait_for(partial(has_ended, pid), f"the end of process {pid}")
 
 
 @contextmanager
@@ -300,7 +300,7 @@ def test_no_jvm_and_no_directory_outlive_the_owner_however_it_ends(how: str) -> 
             assert is_alive(int(pid))
             owner.kill()
     await_end(int(pid))
-    wait_for(lambda: not Path(directory).exists(), "the removal of the directory", 15)
+    wait_for(lambda: not Path(directory).exists(), "the removal of the directory")
 
 
 def test_a_producer_reaches_the_shared_kafka(apache_kafka: ApacheKafka) -> None:

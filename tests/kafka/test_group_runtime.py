@@ -122,7 +122,7 @@ def test_partitions_added_while_the_leader_was_away_are_noticed(
         now = boundary.advance(checkpoint)
         return now if len(now.owned) == 6 else None
 
-    wait_for(adopted, "six partitions", 20)
+    wait_for(adopted, "six partitions")
 
 
 def test_seats_of_an_earlier_run_leave_before_a_fresh_checkpoint_is_begun(run: Run) -> None:

@@ -56,7 +56,7 @@ class Run:
         return [int(pid) for pid, stat, _ in found if not stat.startswith("Z")]
 
     def await_nothing_left(self) -> None:
-        wait_for(lambda: not self.jvm_pids(), "the end of every JVM", 15)
+        wait_for(lambda: not self.jvm_pids(), "the end of every JVM")
 
 
 @pytest.fixture

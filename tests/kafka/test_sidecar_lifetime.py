@@ -53,7 +53,7 @@ def begun(query: Query, executor: Executor) -> list[int]:
 def assert_gone(pids: list[int], folder: Path, since_s: float) -> None:
     await_gone(pids)
     took_s = time.monotonic() - since_s
-    wait_for(lambda: not folder.exists(), "the folder to be removed", 10)
+    wait_for(lambda: not folder.exists(), "the folder to be removed")
     assert took_s < GONE_S * max(1.0, os.getloadavg()[0])  # the bound is for a core to each busy process
 
 
@@ -178,14 +178,14 @@ def test_unauthenticated_peers_are_hung_up_on_and_reads_go_on_beside_them(query:
         peer.settimeout(10)
         assert hung_up(peer)
     assert len(query.run(executor, {0: (10, 30)})) == 20
-    wait_for(lambda: query.registry.counts().warm_reads == 2, "both reads to be served by the seat's server", 10)
+    wait_for(lambda: query.registry.counts().warm_reads == 2, "both reads to be served by the seat's server")
     for peer in half_open:
         peer.close()
 
 
 def test_ten_thousand_rapid_connections_do_not_disturb_a_read(query: Query, executor: Executor) -> None:
     begun(query, executor)
-    wait_for(lambda: query.registry.counts().warm_reads == 1, "the first read to be counted", 10)
+    wait_for(lambda: query.registry.counts().warm_reads == 1, "the first read to be counted")
     place = query.place(executor)
 
     def flood() -> None:
@@ -200,7 +200,7 @@ def test_ten_thousand_rapid_connections_do_not_disturb_a_read(query: Query, exec
         assert len(query.run(executor, {0: (first, first + 10)})) == 10
         reads += 1
     flooding.join()
-    wait_for(lambda: query.registry.counts().warm_reads == 1 + reads, "all to be served by the seat's server", 10)
+    wait_for(lambda: query.registry.counts().warm_reads == 1 + reads, "all to be served by the seat's server")
 
 
 def test_the_folder_of_sidecars_opens_for_this_user_alone(query: Query, executor: Executor) -> None:

@@ -107,7 +107,7 @@ def test_batches_have_the_rows_of_read_range_and_later_ones_are_there_already(qu
     (sidecar,) = sidecars_of(query, executor)
     assert len(seat_servers_of(sidecar)) == 2
     assert query.registry.counts().guest_bindings == 0
-    wait_for(lambda: query.registry.counts().warm_reads == 10, "all reads to be counted", 10)
+    wait_for(lambda: query.registry.counts().warm_reads == 10, "all reads to be counted")
     assert all(home.warm for home in query.registry.homes().values())
 
 
@@ -149,7 +149,7 @@ def test_a_second_reader_of_a_busy_seat_reads_by_itself(one_seat: Query, executo
     first = next(reading)
     assert sorted(rows_of(read_on(executor, ticket))) == directly(one_seat, 0, RECORDS)
     assert sorted(rows_of([first]) + rows_of(reading)) == directly(one_seat, 0, RECORDS)
-    wait_for(lambda: one_seat.registry.counts().direct_reads == 1, "the second reader to be counted", 10)
+    wait_for(lambda: one_seat.registry.counts().direct_reads == 1, "the second reader to be counted")
 
 
 def test_partitions_that_stay_keep_their_fetched_records(query: Query, executor: Executor) -> None:
@@ -167,16 +167,16 @@ def test_records_fetched_ahead_of_a_log_that_may_be_another_by_now_are_dropped(
 ) -> None:
     for number in range(3):
         one_seat.run(executor, spans(number * 100, number * 100 + 100))
-    wait_for(lambda: one_seat.registry.counts().warm_reads == 3, "three reads to be counted", 10)
+    wait_for(lambda: one_seat.registry.counts().warm_reads == 3, "three reads to be counted")
     before = ready(one_seat)
     one_seat.tags[1] = "second"
     assert sorted(one_seat.run(executor, spans(300, 400))) == directly(one_seat, 300, 400)
-    wait_for(lambda: one_seat.registry.counts().warm_reads == 4, "the fourth to be counted", 10)
+    wait_for(lambda: one_seat.registry.counts().warm_reads == 4, "the fourth to be counted")
     assert before < ready(one_seat) <= before + 300, "that of the three other partitions is kept"
     before = ready(one_seat)
     one_seat.tags = dict.fromkeys(range(PARTITIONS), "third")
     assert sorted(one_seat.run(executor, spans(400, 500))) == directly(one_seat, 400, 500)
-    wait_for(lambda: one_seat.registry.counts().warm_reads == 5, "the fifth to be counted", 10)
+    wait_for(lambda: one_seat.registry.counts().warm_reads == 5, "the fifth to be counted")
     assert ready(one_seat) == before
 
 
@@ -197,7 +197,7 @@ def test_a_range_may_end_with_the_marker_of_a_transaction(
             (23, 33, range(23, 32)),
         ):
             assert [offset for _, offset, _ in query.run(executor, {0: (first, end)})] == list(offsets)
-        wait_for(lambda: query.registry.counts().warm_reads == 5, "all five to be served by the seat's server", 10)
+        wait_for(lambda: query.registry.counts().warm_reads == 5, "all five to be served by the seat's server")
 
 
 def test_a_record_larger_than_the_budget_passes(apache_kafka: ApacheKafka, executor: Executor) -> None:
@@ -212,7 +212,7 @@ def test_a_record_larger_than_the_budget_passes(apache_kafka: ApacheKafka, execu
         for first, end in ((0, 1), (1, 2), (2, 5)):
             rows = query.run(executor, {0: (first, end)})
             assert [len(value) for _, _, value in rows] == [1, size, 1, size, 1][first:end]
-        wait_for(lambda: query.registry.counts().warm_reads == 3, "all three to be served by the seat's server", 10)
+        wait_for(lambda: query.registry.counts().warm_reads == 3, "all three to be served by the seat's server")
 
 
 def test_memory_for_records_fetched_ahead_is_bounded(apache_kafka: ApacheKafka, topic: str, executor: Executor) -> None:
@@ -230,7 +230,7 @@ def test_memory_for_records_fetched_ahead_is_bounded(apache_kafka: ApacheKafka, 
         rows = query.run(executor, {**spans(2_900, RECORDS), 0: (2_900, 3_000)})
         rows += query.run(executor, {0: (3_000, RECORDS)})
         assert sorted(rows) == directly(query, 2_900, RECORDS)
-        wait_for(lambda: query.registry.counts().warm_reads == 32, "all to be served by the seat's server", 10)
+        wait_for(lambda: query.registry.counts().warm_reads == 32, "all to be served by the seat's server")
 
 
 def anonymous_bytes(pid: int) -> int:
@@ -245,13 +245,13 @@ def test_a_seat_that_has_moved_has_no_server_any_more(query: Query, executor: Ex
     assert len(seat_servers_of(sidecar)) == 2
     with sleeping_executor("2") as other:
         list(read_on(other, query.plan(spans(200, 300))[0]))  # a newcomer, which is due one of two seats
-        wait_for(lambda: len(seat_servers_of(sidecar)) == 1, "the server of the seat that moved to end", 10)
-    wait_for(lambda: len(query.registry.homes()) == 1, "the newcomer to go again", 10)
+        wait_for(lambda: len(seat_servers_of(sidecar)) == 1, "the server of the seat that moved to end")
+    wait_for(lambda: len(query.registry.homes()) == 1, "the newcomer to go again")
     reads = query.registry.counts().warm_reads
     for number in range(3, 5):  # both seats are at home here again, the one that comes back in a server of its own
         rows = query.run(executor, spans(number * 100, number * 100 + 100))
         assert sorted(rows) == directly(query, number * 100, number * 100 + 100)
-    wait_for(lambda: query.registry.counts().warm_reads == reads + 4, "all to be served by the seats' servers", 10)
+    wait_for(lambda: query.registry.counts().warm_reads == reads + 4, "all to be served by the seats' servers")
     assert len(seat_servers_of(sidecar)) == 2
 
 
@@ -265,7 +265,7 @@ def test_with_librdkafka_no_record_is_fetched_ahead_and_workers_read_directly(
     with Query(apache_kafka.bootstrap_servers, topic, seats, reader="librdkafka") as query:
         for first in (0, 500):
             assert sorted(query.run(executor, spans(first, first + 500))) == directly(query, first, first + 500)
-        wait_for(lambda: query.registry.counts().direct_reads == 4, "all reads to be counted", 10)
+        wait_for(lambda: query.registry.counts().direct_reads == 4, "all reads to be counted")
         assert query.registry.counts().warm_reads == 0
         (sidecar,) = sidecars_of(query, executor)
         assert seat_servers_of(sidecar) == []
@@ -279,9 +279,9 @@ def test_a_seat_that_its_server_cannot_fetch_is_read_by_the_worker_at_once_and_f
     with Query(apache_kafka.bootstrap_servers, topic, seats, leaders=lambda *_: {}) as query:
         assert sorted(query.run(executor, spans(0, 500))) == directly(query, 0, 500)
         (sidecar,) = sidecars_of(query, executor)
-        wait_for(lambda: seat_servers_of(sidecar) == [], "the server to end", 10)
+        wait_for(lambda: seat_servers_of(sidecar) == [], "the server to end")
         assert sorted(query.run(executor, spans(500, 1_000))) == directly(query, 500, 1_000)
-        wait_for(lambda: query.registry.counts().direct_reads == 1, "the second read to be counted", 10)
+        wait_for(lambda: query.registry.counts().direct_reads == 1, "the second read to be counted")
         assert query.registry.counts().warm_reads == 0
 
 
@@ -352,7 +352,7 @@ def test_a_guest_goes_on_directly_when_the_home_ends_in_the_midst_of_a_read(shar
         await_gone([sidecar, *servers])
         rows += rows_of(reading)
         assert sorted(rows) == directly(sharing, 10, RECORDS)
-        wait_for(lambda: sharing.registry.counts().direct_reads == 1, "the rest to be read directly", 10)
+        wait_for(lambda: sharing.registry.counts().direct_reads == 1, "the rest to be read directly")
 
 
 def test_a_guest_that_finds_a_server_hung_reads_directly_and_the_home_replaces_the_server(
@@ -366,11 +366,11 @@ def test_a_guest_that_finds_a_server_hung_reads_directly_and_the_home_replaces_t
         (server,) = seat_servers_of(sidecar)
         os.kill(server, signal.SIGSTOP)
         assert sorted(sharing.run(guest, spans(10, 100))) == directly(sharing, 10, 100)
-        wait_for(lambda: sharing.registry.counts().direct_reads == 1, "the read to be a direct one", 10)
+        wait_for(lambda: sharing.registry.counts().direct_reads == 1, "the read to be a direct one")
         await_gone([server])
         sharing.run(executor, spans(100, 110))  # the home starts another server
         assert sorted(sharing.run(guest, spans(110, 200))) == directly(sharing, 110, 200)
-        wait_for(lambda: sharing.registry.counts().network_reads == 1, "the new server to serve the guest", 10)
+        wait_for(lambda: sharing.registry.counts().network_reads == 1, "the new server to serve the guest")
 
 
 def test_without_a_sidecar_the_worker_asks_and_reads_by_itself(
@@ -412,9 +412,9 @@ def test_a_sidecar_is_started_when_the_registry_can_be_reached_again(query: Quer
     let_retry_time_pass(query.place(executor))
     assert sorted(row for ticket in fixed for row in rows_of(read_on(executor, ticket))) == sorted(rows)
     assert len(sidecars_of(query, executor)) == 1
-    wait_for(lambda: query.registry.counts().warm_reads == 2, "both to be served by the seats' servers", 10)
+    wait_for(lambda: query.registry.counts().warm_reads == 2, "both to be served by the seats' servers")
     query.server.close()
-    wait_for(lambda: not query.place(executor).folder.exists(), "nothing to be left", 10)
+    wait_for(lambda: not query.place(executor).folder.exists(), "nothing to be left")
 
 
 def test_a_folder_may_lie_deeper_than_a_sockets_name_is_long(
@@ -426,9 +426,9 @@ def test_a_folder_may_lie_deeper_than_a_sockets_name_is_long(
     monkeypatch.setattr("tempfile.tempdir", str(deep))
     for first in (0, 100):
         assert sorted(query.run(executor, spans(first, first + 100))) == directly(query, first, first + 100)
-    wait_for(lambda: query.registry.counts().warm_reads == 4, "all to be served by the seats' servers", 10)
+    wait_for(lambda: query.registry.counts().warm_reads == 4, "all to be served by the seats' servers")
     query.server.close()
-    wait_for(lambda: list(deep.iterdir()) == [], "nothing to be left", 10)
+    wait_for(lambda: list(deep.iterdir()) == [], "nothing to be left")
 
 
 # --------------------------------------------------------------------------------------------------- killed mid-read
@@ -451,7 +451,7 @@ def test_a_seats_server_killed_in_the_midst_of_a_read_loses_no_record(one_seat: 
     assert replacement != server
     before = ready(one_seat)
     assert sorted(one_seat.run(executor, spans(100, 200))) == directly(one_seat, 100, 200)
-    wait_for(lambda: ready(one_seat) > before, "rows that the new server had ready", 10)
+    wait_for(lambda: ready(one_seat) > before, "rows that the new server had ready")
 
 
 def test_a_seats_server_that_hangs_loses_no_record_and_is_replaced(one_seat: Query, executor: Executor) -> None:
@@ -463,7 +463,7 @@ def test_a_seats_server_that_hangs_loses_no_record_and_is_replaced(one_seat: Que
     await_gone([server])
     reads = one_seat.registry.counts().warm_reads
     assert sorted(one_seat.run(executor, spans(100, 200))) == directly(one_seat, 100, 200)
-    wait_for(lambda: one_seat.registry.counts().warm_reads == reads + 1, "the new server to have served it", 10)
+    wait_for(lambda: one_seat.registry.counts().warm_reads == reads + 1, "the new server to have served it")
 
 
 def test_a_sidecar_killed_in_the_midst_of_a_read_loses_no_record_and_is_replaced(
@@ -485,7 +485,7 @@ def test_a_sidecar_killed_in_the_midst_of_a_read_loses_no_record_and_is_replaced
     wait_for(lambda: len(sidecars_of(one_seat, executor)) == 1, "another sidecar to listen", 30)
     reads = one_seat.registry.counts().warm_reads
     assert sorted(rows_of(worker.read(one_seat.plan(spans(100, 200))[0]))) == directly(one_seat, 100, 200)
-    wait_for(lambda: one_seat.registry.counts().warm_reads == reads + 1, "its seat's server to have served it", 10)
+    wait_for(lambda: one_seat.registry.counts().warm_reads == reads + 1, "its seat's server to have served it")
 
 
 def test_workers_that_start_at_once_share_one_sidecar(query: Query, executor: Executor) -> None:
@@ -502,7 +502,7 @@ def test_workers_that_start_at_once_share_one_sidecar(query: Query, executor: Ex
     assert sorted(row for rows in found for row in rows) == sorted(3 * directly(query, 0, 1_000))
     wait_for(lambda: len(sidecars_of(query, executor)) == 1, "one of them to have started a sidecar", 30)
     assert sorted(query.run(executor, spans(1_000, 2_000))) == directly(query, 1_000, 2_000)
-    wait_for(lambda: query.registry.counts().warm_reads >= 2, "the last two to be served by the seats' servers", 10)
+    wait_for(lambda: query.registry.counts().warm_reads >= 2, "the last two to be served by the seats' servers")
     assert len(sidecars_of(query, executor)) == 1
 
 

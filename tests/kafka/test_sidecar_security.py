@@ -68,7 +68,7 @@ def test_a_login_ends_while_there_is_no_room_for_more_and_the_next_read_has_a_ne
         assert len(query.run(executor, {0: (10, RECORDS)})) == RECORDS - 10
         assert asked_by(pids, server) >= 2
         assert asked_by(pids, os.getpid()) == ours, "the seat's server has read, not this process"
-        wait_for(lambda: query.registry.counts().warm_reads == 2, "both reads to be served by the seat's server", 10)
+        wait_for(lambda: query.registry.counts().warm_reads == 2, "both reads to be served by the seat's server")
 
 
 def test_rights_that_are_taken_away_while_a_seats_server_reads_are_the_error_of_its_worker(
@@ -93,11 +93,11 @@ def test_rights_that_are_taken_away_while_a_seats_server_reads_are_the_error_of_
         ) as query,
     ):
         assert len(query.run(executor, {0: (0, 10)})) == 10
-        wait_for(lambda: query.registry.homes()["seat-0"].warm, "its server to be counted", 10)
+        wait_for(lambda: query.registry.homes()["seat-0"].warm, "its server to be counted")
         secured_kafka.forbid(ALICE, topic)
         with pytest.raises(BrokerError, match=r"TOPIC_AUTHORIZATION_FAILED.*grant READ on the topic"):
             query.run(executor, {0: (10, RECORDS)})
-        wait_for(lambda: not query.registry.homes()["seat-0"].warm, "the seat to be called not warm", 10)
+        wait_for(lambda: not query.registry.homes()["seat-0"].warm, "the seat to be called not warm")
 
 
 def asked_by(pids: Path, pid: int) -> int:

@@ -56,11 +56,11 @@ class Owner:
         self.process.wait(10)
         for pid in [self.watchdog, *self.children]:
             await_end_of(pid)
-        wait_for(lambda: not self.directory.exists(), "the removal of the directory", 10)
+        wait_for(lambda: not self.directory.exists(), "the removal of the directory")
 
 
 def await_end_of(pid: int) -> None:
-    wait_for(lambda: not is_alive(pid), f"the end of process {pid}", 10)
+    wait_for(lambda: not is_alive(pid), f"the end of process {pid}")
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ def test_a_query_without_progress_for_a_while_has_its_last_end_told_to_its_reade
         later.setattr(durable_ends, "DURABLE_TOLD_AFTER_MS", 60_000)
         ends.put("run", progress(reader, first))
     ends.put("run", progress(reader, driver.durable))
-    wait_for(lambda: digests, "the reader to be told", 10)
+    wait_for(lambda: digests, "the reader to be told")
     assert digests == [driver.durable.digest]
     assert first.digest != driver.durable.digest
 
@@ -122,9 +122,9 @@ def test_a_reader_that_is_not_there_any_more_does_not_hold_up_the_next_one(
     driver.trigger()
     ends = DurableEnds()
     ends.put("gone", progress(reader, driver.durable, **changed))
-    wait_for(lambda: not ends._due, "the first one to be tried", 10)
+    wait_for(lambda: not ends._due, "the first one to be tried")
     ends.put("run", progress(reader, driver.durable))
-    wait_for(lambda: digests, "the other one to be told", 10)
+    wait_for(lambda: digests, "the other one to be told")
     assert digests == [driver.durable.digest]
 
 

@@ -78,7 +78,7 @@ def test_a_process_ends_with_a_jvm_whose_socket_was_inherited_by_another_process
     monkeypatch.setattr(threading, "main_thread", lambda: None)  # signals of the tests stay as they are
     found().end_process_with_it(lambda: ended.append("last"))
     monkeypatch.setattr(os, "getppid", lambda: 1)
-    wait_for(lambda: ended == ["last", "ended"], "the process to end", 10)
+    wait_for(lambda: ended == ["last", "ended"], "the process to end")
 
 
 READER = """

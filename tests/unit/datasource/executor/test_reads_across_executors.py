@@ -308,7 +308,7 @@ def test_a_home_serves_no_other_executor_if_records_are_to_stay_on_their_executo
         with pytest.raises(ChannelEnded, match="hung up"):
             peer.hear(30)
         assert list(Worker(home).read(ticket)) == []
-        wait_for(lambda: counted(query) == (2, 0, 0), "the server to serve its own executor as before", 10)
+        wait_for(lambda: counted(query) == (2, 0, 0), "the server to serve its own executor as before")
 
 
 def test_a_sidecar_that_hangs_is_replaced_by_the_next_worker_that_finds_it_silent(
@@ -322,9 +322,9 @@ def test_a_sidecar_that_hangs_is_replaced_by_the_next_worker_that_finds_it_silen
     assert successor.executor == home.key
     assert successor != address
     assert query.run(home, NO_RECORDS) == []
-    wait_for(lambda: counted(query) == (2, 0, 0), "the read at home to be served by the successor", 10)
+    wait_for(lambda: counted(query) == (2, 0, 0), "the read at home to be served by the successor")
     assert query.run(guest, NO_RECORDS) == []
-    wait_for(lambda: sum(counted(query)) == 3, "the guest's read to be counted by the successor", 10)
+    wait_for(lambda: sum(counted(query)) == 3, "the guest's read to be counted by the successor")
     os.kill(hung, signal.SIGCONT)
     await_gone([hung])
     assert query.registry.sidecars() == (successor,)

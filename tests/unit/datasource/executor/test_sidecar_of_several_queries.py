@@ -80,8 +80,8 @@ def test_the_processes_of_seats_end_with_their_last_seat(executor: Executor) -> 
         (first,) = seat_servers_of(sidecar)
         with Query(NO_BROKER, "t", owned, leaders=lambda *_: {}, key=key) as passing:
             assert passing.run(executor, {0: (41, 41)}) == []
-            wait_for(lambda: len(seat_servers_of(sidecar)) == 2, "a process for the other query's seat", 10)
-        wait_for(lambda: seat_servers_of(sidecar) == [first], "the end of that process", 10)
+            wait_for(lambda: len(seat_servers_of(sidecar)) == 2, "a process for the other query's seat")
+        wait_for(lambda: seat_servers_of(sidecar) == [first], "the end of that process")
 
 
 def test_a_hung_server_takes_the_seats_of_its_process_along_and_they_come_back(
