@@ -101,8 +101,8 @@ class Actions(StateMachine[MemberConfig, State, Timer]):
         self._reason = "start"
         self._confirmed_id = UNKNOWN_MEMBER_ID
         """The member id of the last sync: a coordinator that takes over knows it."""
-        self._former_ids: set[str] = set()
-        """The ids under which the seat was told since its last sync that the group does not know it."""
+        self._other_ids: set[str] = set()
+        """The ids that the seat has had since its last sync, beside its present one: then it owns nothing."""
         self._asked_who_has_seat = False
         self.own_id_refused: int = ErrorCode.NONE
         self._may_have_own_id = False
@@ -343,14 +343,17 @@ class Actions(StateMachine[MemberConfig, State, Timer]):
         Unless the coordinator has forgotten that we took the seat. 1. We replace X while the group rebalances: our id
         is written down when the generation is complete
         (GroupMetadataManager.updateStaticMemberThenRebalanceOrComplete). 2. The coordinator dies. 3. The next one knows
-        X and fences us. Or unless X is a former id of our own. 1. A broker that is cut off still answers as the
-        coordinator: it does not know X, and gives us another id. 2. The true coordinator fences that one. Or unless we
-        have fenced ourselves: the answer to our RenameRequest was lost. A join without a member id that is fenced was
-        parked when a later one took the seat, so we end.
+        X and fences us.
+
+        Or unless the seat has another id of ours. 1. A broker that is cut off still answers as the coordinator: it does
+        not know our seat, and gives us a second id. 2. The true coordinator knows the first one, and fences the second;
+        the broker that is cut off does the reverse. Or the answer to our RenameRequest was lost.
+
+        A join without a member id that is fenced was parked when a later one took the seat, so we end.
         """
-        unconfirmed = self.identity.member_id not in (UNKNOWN_MEMBER_ID, self._confirmed_id)
-        may_be_forgotten = unconfirmed and (self.config.replaces or self._former_ids)
-        if not (may_be_forgotten or self._may_have_own_id):
+        member_id = self.identity.member_id
+        forgotten = self.config.replaces and member_id != self._confirmed_id
+        if member_id == UNKNOWN_MEMBER_ID or not (forgotten or self._other_ids or self._may_have_own_id):
             return self._fail(self._fencing())
         self._become(State.JOINING)
         self._awaited, self._asked_who_has_seat = None, True
@@ -389,8 +392,9 @@ class Actions(StateMachine[MemberConfig, State, Timer]):
         lost = self.ownership.lose_all()
         self._pacing.on_membership_over()
         member_id = self.identity.member_id if keep_id else UNKNOWN_MEMBER_ID
-        if not keep_id and self.identity.member_id != UNKNOWN_MEMBER_ID:
-            self._former_ids.add(self.identity.member_id)
+        self._asked_who_has_seat = False
+        if not keep_id and self.config.instance_id is not None and self.identity.member_id != UNKNOWN_MEMBER_ID:
+            self._other_ids.add(self.identity.member_id)
         self.identity = replace(self.identity, member_id=member_id, generation=NO_GENERATION)
         self.leader = False
         self.watched_topics = frozenset()

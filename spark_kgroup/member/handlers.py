@@ -223,7 +223,8 @@ class Handlers(Actions):
         # A first sync in a generation, or under a new member id, is never vain, even if it brings the same assignment.
         asked_before = self._confirmed_id == self.identity.member_id
         self._confirmed_id = self.identity.member_id
-        self._former_ids.clear()
+        self._other_ids.clear()
+        self._asked_who_has_seat = False
         asked_before &= self._heartbeat_sent_in == self.identity.generation
         vain = asked_before and self.ownership.confirms(assignment)
         self._pacing.on_synced(vain=vain, now_ms=now_ms)
@@ -342,24 +343,27 @@ class Handlers(Actions):
         return [] if self._may_pass(error, now_ms) else self._act_on_error(api, error, now_ms)
 
     def _on_seat_seen(self, event: contract.SeatSeen, now_ms: int) -> Effects:
-        """Take the seat once more if we have it under a former id, or the member that we replaced; else end.
+        """Take the seat once more if it has another id of ours, or the member that we replaced has it; else end.
 
         KIP-345: a join with an unknown member id takes the seat from its holder, so it is sent in the second case
-        alone. A join with our former id is fenced if another process takes the seat meanwhile.
+        alone. A join with an id of ours is fenced if another process takes the seat meanwhile.
         """
         if not self._asked_who_has_seat:
             return []
         self._asked_who_has_seat = False
         if self._may_have_own_id and event.member_id == self.config.own_id:
             return self._take_own_id(now_ms)
-        if event.member_id in self._former_ids:
+        if event.member_id == UNKNOWN_MEMBER_ID:
+            return []  # the join that is due will tell
+        if event.member_id in self._other_ids:
+            self._other_ids = {*self._other_ids, self.identity.member_id} - {event.member_id}
             self.identity = replace(self.identity, member_id=event.member_id, generation=NO_GENERATION)
-            return self._join("the coordinator knows the seat under its former member id", now_ms)
+        if event.member_id == self.identity.member_id:
+            # Over another connection: the broker that fenced us and the one that says this contradict each other.
+            return self._join("the seat has this member id", now_ms, afresh=True)
         if event.member_id == self.config.replaces:
             self.identity = replace(self.identity, member_id=UNKNOWN_MEMBER_ID, generation=NO_GENERATION)
             return self._join("the coordinator forgot that we took the seat", now_ms)
-        if event.member_id in (self.identity.member_id, UNKNOWN_MEMBER_ID):
-            return []  # the join that is due will tell
         return self._fail(self._fencing())
 
     # ------------------------------------------------------------------------------------------------ timers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -74,6 +75,7 @@ class Invariants:
         self._world = world
         self._last_to_take_seat: dict[str, Process] = {}
         self._displaced: set[Process] = set()
+        self._ids_of: defaultdict[Process, set[str]] = defaultdict(set)
 
     def on_request(self, process: Process, request: contract.Request) -> None:
         """A request reached the coordinator."""
@@ -123,12 +125,14 @@ class Invariants:
         last = self._last_to_take_seat.get(process.config.instance_id)
         assert last is not process, f"{process.name} is fenced though nobody took its seat"
         now = self._world.coordinator.member_id_of(process.config.instance_id)
-        by_another = process in self._displaced or not now or now != process.replaces
-        assert by_another, f"{process.name} is fenced by whom it replaced"
+        by_another = process in self._displaced or not now or now not in {process.replaces, *self._ids_of[process]}
+        assert by_another, f"{process.name} is fenced by itself, or by whom it replaced"
 
     def word(self, process: Process, response: Response, given_at_ms: int) -> None:
         """A member heard that it is one, in an answer that the coordinator gave at `given_at_ms`: its word."""
         gave_it = response.error == ErrorCode.NONE
+        if isinstance(response, contract.JoinResponse):
+            self._ids_of[process].add(response.member_id)
         if isinstance(response, contract.HeartbeatResponse):
             gave_it |= response.error == ErrorCode.REBALANCE_IN_PROGRESS
         if gave_it:

@@ -6,6 +6,7 @@ Kafka writes a replaced member's new id down when the generation is complete, or
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from spark_kgroup.member.classic import ClassicMember, State
 from spark_kgroup.model import ErrorCode, MemberIdentity
 
 BEFORE = "seat-0-of-the-process-before"
+SECOND = "seat-0-of-a-broker-that-is-cut-off"
 
 
 def back() -> Driver:
@@ -27,6 +29,15 @@ def back() -> Driver:
     driver.take(contract.Join())
     driver.take(contract.Connected())
     driver.answer_join()
+    return driver
+
+
+def renamed() -> Driver:
+    """1. The seat is `ME`. 2. A broker that is cut off does not know it, and gives it the id `SECOND`."""
+    driver = Driver().into(State.SYNCING)
+    driver.answer_sync(0)
+    driver.answer_beat(ErrorCode.UNKNOWN_MEMBER_ID)
+    driver.answer_join(member_id=SECOND, generation=2)
     return driver
 
 
@@ -62,12 +73,23 @@ def test_a_second_answer_about_the_seat_has_no_effect() -> None:
     assert driver.state is State.JOINING
 
 
-@pytest.mark.parametrize("seen", [ME, ""])
-def test_a_fenced_member_whose_seat_is_its_own_or_nobodys_joins_with_the_id_it_has(seen: str) -> None:
+def test_a_fenced_member_that_has_its_seat_looks_for_the_coordinator_and_joins_with_the_id_it_has() -> None:
+    """The broker that fenced it and the one that shows it in its seat contradict each other."""
     driver = back()
     fenced(driver)
-    assert driver.take(contract.SeatSeen(member_id=seen)) == []
-    assert request_in(driver.after(RETRY_BACKOFF_MS)).identity.member_id == ME
+    only(driver.take(contract.SeatSeen(member_id=ME)), contract.Connect)
+    assert request_in(driver.take(contract.Connected())).identity.member_id == ME
+
+
+@pytest.mark.parametrize("driver", [back, renamed], ids=["replaced", "renamed"])
+def test_a_fenced_member_whose_seat_a_broker_does_not_know_joins_with_the_id_it_has(
+    driver: Callable[[], Driver],
+) -> None:
+    """A join without an id would take the seat from a process that another broker knows."""
+    fenced_one = driver()
+    fenced(fenced_one)
+    assert fenced_one.take(contract.SeatSeen(member_id="")) == []
+    assert request_in(fenced_one.after(RETRY_BACKOFF_MS)).identity.member_id == fenced_one.machine.identity.member_id
 
 
 def test_a_fenced_member_without_an_answer_about_its_seat_joins_after_a_backoff() -> None:
@@ -87,48 +109,68 @@ def test_a_join_without_an_id_that_is_fenced_was_parked_while_another_process_to
     assert isinstance(failed.error, FencedInstanceId)
 
 
-def renamed_by_a_broker_that_is_cut_off() -> Driver:
-    """1. The seat is `ME`. 2. A broker that is cut off does not know it, and gives it another id. 3. That is fenced."""
-    driver = Driver().into(State.SYNCING)
-    driver.answer_sync(0)
-    driver.answer_beat(ErrorCode.UNKNOWN_MEMBER_ID)
-    driver.answer_join(member_id="seat-0-of-the-cut-off", generation=2)
-    assert driver.answer_sync(error=ErrorCode.FENCED_INSTANCE_ID) == [contract.LookAtSeat()]
-    return driver
-
-
-def test_a_seat_that_the_coordinator_knows_under_its_former_id_goes_on_under_that() -> None:
-    driver = renamed_by_a_broker_that_is_cut_off()
-    join = request_in(driver.take(contract.SeatSeen(member_id=ME)))
+def test_a_seat_that_the_coordinator_knows_under_its_first_id_goes_on_under_that() -> None:
+    driver = renamed()
+    assert fenced(driver) == [contract.LookAtSeat()]
+    only(driver.take(contract.SeatSeen(member_id=ME)), contract.Connect)
+    join = request_in(driver.take(contract.Connected()))
     assert join.identity == MemberIdentity(member_id=ME, instance_id="seat-0")
     driver.answer_join(member_id=ME, generation=3)
     driver.answer_sync(0)
     assert driver.machine.settled
 
 
-def test_a_seat_that_is_fenced_under_its_former_id_too_ends() -> None:
-    """Another process took the seat between the look and the join."""
-    driver = renamed_by_a_broker_that_is_cut_off()
+def test_a_seat_that_meets_the_broker_that_is_cut_off_again_is_no_one_else_s() -> None:
+    """That broker fences the first id, and shows the second one; or the coordinator shows the first one again."""
+    driver = renamed()
+    fenced(driver)
+    for shown in (ME, SECOND, ME, ME):
+        driver.take(contract.SeatSeen(member_id=shown))
+        assert request_in(driver.take(contract.Connected())).identity.member_id == shown
+        assert driver.answer_join(error=ErrorCode.FENCED_INSTANCE_ID) == [contract.LookAtSeat()]
     driver.take(contract.SeatSeen(member_id=ME))
-    failed = only(driver.answer_join(error=ErrorCode.FENCED_INSTANCE_ID), contract.Failed)
-    assert isinstance(failed.error, FencedInstanceId)
+    driver.take(contract.Connected())
+    driver.answer_join(member_id=ME, generation=3)
+    driver.answer_sync(0)
+    assert driver.machine.settled
 
 
-def test_a_seat_whose_former_id_another_process_replaced_ends() -> None:
-    driver = renamed_by_a_broker_that_is_cut_off()
+def test_a_seat_whose_ids_another_process_replaced_ends() -> None:
+    driver = renamed()
+    fenced(driver)
     failed = only(driver.take(contract.SeatSeen(member_id="seat-0-of-another")), contract.Failed)
     assert isinstance(failed.error, FencedInstanceId)
 
 
-def test_a_sync_makes_the_former_ids_void() -> None:
+def test_a_sync_makes_the_ids_before_it_void() -> None:
     """The coordinator has written the new id down, so no later one knows an id before it."""
     driver = Driver().into(State.SYNCING)
     for generation, member_id in enumerate(("seat-0-bbb", "seat-0-ccc"), start=2):
         driver.answer_sync(0)
         driver.answer_beat(ErrorCode.UNKNOWN_MEMBER_ID)
         driver.answer_join(member_id=member_id, generation=generation)
-    driver.answer_sync(error=ErrorCode.FENCED_INSTANCE_ID)
+    fenced(driver)
     assert only(driver.take(contract.SeatSeen(member_id=ME)), contract.Failed)
+
+
+@pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID])
+def test_an_answer_about_the_seat_that_comes_after_a_later_join_has_no_effect(error: int) -> None:
+    driver = renamed()
+    fenced(driver)
+    driver.after(RETRY_BACKOFF_MS)
+    driver.answer_join(member_id=SECOND, generation=3)
+    driver.answer_sync(0, error=error)
+    driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS) if error == ErrorCode.NONE else None
+    assert driver.state is State.JOINING
+    assert driver.take(contract.SeatSeen(member_id=ME)) == []
+
+
+def test_a_dynamic_member_has_no_seat_to_look_at() -> None:
+    driver = Driver(instance_id=None).into(State.SYNCING)
+    driver.answer_sync(0)
+    driver.answer_beat(ErrorCode.UNKNOWN_MEMBER_ID)
+    driver.answer_join(member_id="dynamic-2", generation=2)
+    assert only(fenced(driver), contract.Failed)
 
 
 def test_a_fenced_member_whose_id_a_generation_confirmed_ends() -> None:
