@@ -475,6 +475,26 @@ class Logs:
             self._known.doubt({tp.topic for tp in unanswered})
 
 
+class ListedTopics(NamedTuple):
+    """The topics of a cluster.
+
+    Attributes:
+        agreed: name -> topic, of those that two brokers list, or the only one that answers.
+        doubtful: names that one of two brokers lists alone.
+    """
+
+    agreed: Mapping[str, TopicDescription]
+    doubtful: frozenset[str]
+
+
+class _Told(NamedTuple):
+    """Metadata, the address of the broker that told them, and its node id if it is known."""
+
+    witness: Address
+    node: int | None
+    found: ClusterMetadata
+
+
 class _Names(NamedTuple):
     """Topic ids to names, as a broker knew them at `asked_at_s` or later."""
 
@@ -569,30 +589,39 @@ class Cluster:
 
         return await self.brokers.retries.run(attempt, timeout_ms)
 
-    async def list_topics(self, *, timeout_ms: int | None = None) -> Mapping[str, TopicDescription]:
-        """All topics but the internal ones, as two brokers list them, if there are two that answer.
+    async def list_topics(self, *, timeout_ms: int | None = None) -> ListedTopics:
+        """All topics but the internal ones, as two brokers list them, if there is another one that answers.
 
-        A broker that is cut off lacks the topics that were created since, and lists those that were deleted since. So a
-        topic that one of the two lists alone is asked for by name.
+        A broker that is cut off lacks the topics that were created since, and lists those that were deleted since.
 
         Args:
-            timeout_ms: bound on the first list, and on the question by name. The second list may take
-                `TOPIC_PATIENCE_MS`.
+            timeout_ms: bound on the first list. Another broker's is waited for for `TOPIC_PATIENCE_MS` at most.
 
         Raises:
             WireError: as `metadata`.
         """
-        first = second = await self.metadata(None, timeout_ms=timeout_ms)
-        if len(self.brokers.nodes) > 1:
-            self._known.doubt(first.topics)
-            try:
-                second = await self.metadata(None, timeout_ms=TOPIC_PATIENCE_MS)
-            except WireError as error:
-                log.debug("No other broker has listed its topics: %s", error)
-        found = {name: topic for name, topic in second.topics.items() if name in first.topics}
-        if by_name := first.topics.keys() ^ second.topics.keys():
-            found |= (await self.metadata(by_name, timeout_ms=timeout_ms)).topics
-        return {name: topic for name, topic in found.items() if name not in first.internal | second.internal}
+
+        async def attempt() -> _Told:
+            told = await self._ask(None)
+            self._known.check_unclear(told.found, None)
+            return told
+
+        told = [await self.brokers.retries.run(attempt, timeout_ms)]
+        try:
+            async with end_after(TOPIC_PATIENCE_MS):
+                # One that answered at a bootstrap address, often an alias, has no node id, and may answer once more.
+                for _ in range(len(self.brokers.nodes)):
+                    if len({each.node for each in told} - {None}) == min(2, len(self.brokers.nodes)):
+                        break
+                    self.brokers.witnesses.doubt(told[-1].witness)
+                    told.append(await self._ask(None))
+        except WireError as error:
+            log.debug("No other broker has listed its topics: %s", error)
+        internal = frozenset().union(*(each.found.internal for each in told))
+        lists = [each.found.topics.keys() - internal for each in told]
+        agreed = set.intersection(*lists)
+        newest = told[-1].found.topics
+        return ListedTopics({name: newest[name] for name in agreed}, frozenset(set.union(*lists) - agreed))
 
     def doubt(self, topics: Iterable[str]) -> None:
         """The last metadata about `topics` contradict what a group's members have: ask another broker next."""
@@ -631,6 +660,9 @@ class Cluster:
         return found
 
     async def _look_up(self, topics: Sequence[str] | None) -> ClusterMetadata:
+        return (await self._ask(topics)).found
+
+    async def _ask(self, topics: Sequence[str] | None) -> _Told:
         """Metadata of `topics` (None: all) as one broker tells them, in one attempt, and believed."""
         witness, response = await self.brokers.ask_any(messages.metadata(topics))
         assert isinstance(response, messages.MetadataResponse)
@@ -647,7 +679,7 @@ class Cluster:
         # A broker that knows less of a topic may not know all brokers either, so those that we know stay.
         knows_less = bool(found.unclear.keys() - found.errors.keys())
         self.brokers.nodes = {**nodes, **self.brokers.nodes} if knows_less else nodes
-        return found
+        return _Told(witness, node, found)
 
 
 def _without(behind: Set[str], found: ClusterMetadata) -> ClusterMetadata:

@@ -1,6 +1,7 @@
 """One broker's word is one witness: brokers that are cut off go on answering, and other brokers know better."""
 
 import asyncio
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -9,7 +10,7 @@ from harness.fake_cluster import A0, A1, B0, TOPIC_ID, WHO, BrokerWorld, in_a_wo
 
 from spark_kgroup.errors import BrokerError, ConnectionFailed, Disconnected, UnknownTopic, WireError
 from spark_kgroup.limits import TOPIC_GONE_AFTER_MS, WITNESS_MAX_AGE_MS
-from spark_kgroup.model import ErrorCode
+from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import GroupSettings, OngoingWork
 from spark_kgroup.runtime.topics import Topics
@@ -141,23 +142,35 @@ async def test_a_topic_that_two_brokers_deny_is_gone(world: BrokerWorld) -> None
 
 
 @in_a_world(nodes=3)
-async def test_a_list_of_topics_has_those_that_a_broker_which_is_cut_off_lacks_and_not_those_that_are_gone(
-    world: BrokerWorld,
-) -> None:
+async def test_a_topic_that_one_of_two_brokers_lists_is_doubtful(world: BrokerWorld) -> None:
     """The broker that is asked first was cut off before topic b was created, and topic a was deleted."""
+    c0 = TopicPartition("c", 0)
+    world.leaders = {A0: 0, c0: 1}
     world.cut_off_from_now_on(0)
-    world.leaders = {B0: 1}
+    world.leaders = {B0: 1, c0: 1}
     cluster = world.cluster()
-    assert list(await cluster.list_topics(timeout_ms=SOON_MS)) == ["b"]
+    listed = await cluster.list_topics(timeout_ms=SOON_MS)
+    assert (list(listed.agreed), listed.doubtful) == (["c"], {"a", "b"})
     await cluster.close()
 
 
 @in_a_world(nodes=3)
-async def test_a_list_of_topics_that_two_brokers_agree_on_takes_two_questions(world: BrokerWorld) -> None:
-    world.leaders = {A0: 0, B0: 1}
+async def test_a_broker_that_lists_no_topic_is_not_asked_twice(world: BrokerWorld) -> None:
+    leaders, world.leaders = world.leaders, {}
+    world.cut_off_from_now_on(0)
+    world.leaders = leaders
     cluster = world.cluster()
-    assert sorted(await cluster.list_topics(timeout_ms=SOON_MS)) == ["a", "b"]
+    assert (await cluster.list_topics(timeout_ms=SOON_MS)).doubtful == {"a"}
     assert [world.asked(messages.MetadataRequest, node) for node in range(3)] == [1, 1, 0]
+    await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_a_broker_at_two_addresses_lists_topics_as_one(world: BrokerWorld) -> None:
+    world.cut_off_from_now_on(0)
+    world.leaders = {B0: 1}
+    cluster = world.cluster(bootstrap=[replace(world.brokers[0].address, host="localhost")])
+    assert (await cluster.list_topics(timeout_ms=SOON_MS)).doubtful == {"a", "b"}
     await cluster.close()
 
 
@@ -165,7 +178,8 @@ async def test_a_list_of_topics_that_two_brokers_agree_on_takes_two_questions(wo
 async def test_a_list_of_topics_is_that_of_the_only_broker_that_answers(world: BrokerWorld) -> None:
     cluster = world.cluster()
     await world.brokers[1].stop()
-    assert list(await cluster.list_topics(timeout_ms=SOON_MS)) == ["a"]
+    listed = await cluster.list_topics(timeout_ms=SOON_MS)
+    assert (list(listed.agreed), listed.doubtful) == (["a"], frozenset())
     await cluster.close()
     await world.brokers[1].start()
 

@@ -27,6 +27,7 @@ from spark_kgroup.errors import OptionError, RequestTimedOut, UnknownTopic, Wire
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import ErrorCode, TopicDescription, TopicPartition
 from spark_kgroup.peer_words import listed
+from spark_kgroup.topic_pattern import TopicPattern
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.cluster import Cluster
 
@@ -93,11 +94,7 @@ class _BatchRead:
     async def _topics(self) -> Mapping[str, TopicDescription]:
         subscription = self._options.subscription
         if subscription.pattern is not None:
-            topics = await self._cluster.list_topics(timeout_ms=STARTUP_TIMEOUT_MS)
-            chosen = subscription.pattern.select(topics.keys(), time.thread_time)
-            if not chosen:
-                log.warning("No topic that this user may see matches %r.", subscription.pattern.java)
-            return {name: topics[name] for name in chosen}
+            return await self._matching(subscription.pattern)
         seen = await self._cluster.metadata(subscription.topics, timeout_ms=STARTUP_TIMEOUT_MS)
         missing = [name for name in subscription.topics if name not in seen.topics]
         hidden = [name for name in missing if seen.errors.get(name) == ErrorCode.TOPIC_AUTHORIZATION_FAILED]
@@ -112,6 +109,22 @@ class _BatchRead:
                 "create it, or correct the option `subscribe`."
             )
         return seen.topics
+
+    async def _matching(self, pattern: TopicPattern) -> Mapping[str, TopicDescription]:
+        listed_topics = await self._cluster.list_topics(timeout_ms=STARTUP_TIMEOUT_MS)
+        chosen = pattern.select(listed_topics.agreed.keys() | listed_topics.doubtful, time.thread_time)
+        if not chosen:
+            log.warning("No topic that this user may see matches %r.", pattern.java)
+        topics = {name: topic for name, topic in listed_topics.agreed.items() if name in chosen}
+        if doubtful := listed_topics.doubtful.intersection(chosen):
+            topics |= (await self._cluster.metadata(doubtful, timeout_ms=STARTUP_TIMEOUT_MS)).topics
+        if missing := [name for name in chosen if name not in topics]:
+            log.warning(
+                "One broker lists topic %s, and another one does not: it was deleted just now, or this user may not "
+                "see it any more. It is not read.",
+                listed(missing, repr),
+            )
+        return topics
 
     # ----------------------------------------------------------------------------------------------- offsets
 
