@@ -242,8 +242,9 @@ class Invariants:
         """KIP-429: no member adopts a partition while another member of the same generation still holds it.
 
         A member counts unless it was left out and does not know yet: it counts if it believes to be in the current
-        generation of the group, or took part in forming this one and the one before. Where seats change their member
-        ids before they have adopted a partition, only adopted partitions count.
+        generation of the group, or took part in forming this one and the one before, and has heard of each that it did
+        not take part in. Where seats change their member ids before they have adopted a partition, only adopted
+        partitions count.
         """
         group = self._world.coordinator
         alone = self._world.own_ids and not self._world.own_ids_in_company
@@ -252,8 +253,10 @@ class Invariants:
             member = group.members.get(process.machine.identity.member_id) if process.running else None
             if member is None:
                 continue
-            believes = process.machine.identity.generation == group.generation
-            took_part = member.took_part_in == group.generation and member.missed != group.generation - 1
+            known = process.machine.identity.generation
+            believes = known == group.generation
+            left_out = member.missed == group.generation - 1 or NO_GENERATION < known < member.missed
+            took_part = member.took_part_in == group.generation and not left_out
             if believes or took_part:
                 for partition in process.machine.owned & process.adopted if alone else process.machine.owned:
                     other = owner.setdefault(partition, process.name)

@@ -1,9 +1,9 @@
 """`python -m bench`: the built-in Kafka source and ours on the same topics of one broker, in turn.
 
-Starts a Kafka, and for each source a Spark driver of its own: the built-in one, ours with either reader, both with the
-settings of Spark that the guide recommends ("tuned"), and one that only repeats ready rows, the ceiling. Every query is
-run once to warm up, then in interleaved repetitions, so that other work of the machine meets all. Tables come as
-Markdown on stdout, progress on stderr. No process is left, nor after Ctrl-C.
+Starts a Kafka, and for each source a Spark driver of its own: the built-in one, ours with either reader, both with
+other settings of Spark ("tuned"), and one that only repeats ready rows, the ceiling. Every query is run once to warm
+up, then in interleaved repetitions, so that other work of the machine meets all. Tables come as Markdown on stdout,
+progress on stderr. No process is left, nor after Ctrl-C.
 """
 
 import os

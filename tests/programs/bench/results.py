@@ -16,7 +16,7 @@ BUILT_IN, BUILT_IN_TUNED, OURS, OURS_TUNED, LIBRDKAFKA, CEILING = SOURCES = (
     "ceiling",
 )
 """Spark's own source, ours with either `reader`, and ready batches, which no source in Python can beat. The tuned ones
-have the settings of Spark that the guide recommends (`bench.driver.TUNING`)."""
+have three settings of Spark that a job may gain from (`bench.driver.TUNING`)."""
 
 TITLES = {
     BUILT_IN: "built-in",

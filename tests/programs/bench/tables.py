@@ -12,7 +12,7 @@ import confluent_kafka
 
 import pyspark_kgroup
 from bench.cpu import Cpu
-from bench.results import BUILT_IN, CEILING, SOURCES, TITLES, Drained, Followed, median_cpu, median_of
+from bench.results import BUILT_IN, BUILT_IN_TUNED, CEILING, SOURCES, TITLES, Drained, Followed, median_cpu, median_of
 from bench.workload import Shape
 from spark_kgroup.testing.java import find_java
 from spark_kgroup.testing.kafka_release import kafka_version
@@ -126,7 +126,7 @@ def cpu(drained: Mapping[Shape, BySource[Drained]], followed: BySource[Followed]
 
 def memory(measured: Mapping[Shape, BySource[Drained]]) -> str:
     """The most that was resident in any repetition, in MiB."""
-    sources = [source for source in _sources(measured.values()) if source != BUILT_IN]
+    sources = [source for source in _sources(measured.values()) if source not in (BUILT_IN, BUILT_IN_TUNED)]
     rows = [
         [
             str(shape),
