@@ -355,16 +355,22 @@ class Handlers(Actions):
             return self._take_own_id(now_ms)
         if event.member_id == UNKNOWN_MEMBER_ID:
             return []  # the join that is due will tell
-        if event.member_id in self._other_ids:
-            self._other_ids = {*self._other_ids, self.identity.member_id} - {event.member_id}
-            self.identity = replace(self.identity, member_id=event.member_id, generation=NO_GENERATION)
         if event.member_id == self.identity.member_id:
             # Over another connection: the broker that fenced us and the one that says this contradict each other.
             return self._join("the seat has this member id", now_ms, afresh=True)
+        if event.member_id in self._other_ids:
+            self._go_on_as(event.member_id)
+            return self._join("the seat has an earlier member id", now_ms, wait_ms=self._pacing.retry_ms())
         if event.member_id == self.config.replaces:
-            self.identity = replace(self.identity, member_id=UNKNOWN_MEMBER_ID, generation=NO_GENERATION)
+            self._go_on_as(UNKNOWN_MEMBER_ID)
             return self._join("the coordinator forgot that we took the seat", now_ms)
         return self._fail(self._fencing())
+
+    def _go_on_as(self, member_id: str) -> None:
+        """Keep the present id in mind: a coordinator may know the seat under it. A renamed seat may own partitions."""
+        if not self.ownership.owned:
+            self._other_ids = {*self._other_ids, self.identity.member_id} - {member_id}
+        self.identity = replace(self.identity, member_id=member_id, generation=NO_GENERATION)
 
     # ------------------------------------------------------------------------------------------------ timers
 

@@ -611,7 +611,7 @@ class Cluster:
             async with end_after(TOPIC_PATIENCE_MS):
                 # One that answered at a bootstrap address, often an alias, has no node id, and may answer once more.
                 for _ in range(len(self.brokers.nodes)):
-                    if len({each.node for each in told} - {None}) == min(2, len(self.brokers.nodes)):
+                    if len({each.node for each in told} - {None}) >= min(2, len(self.brokers.nodes)):
                         break
                     self.brokers.witnesses.doubt(told[-1].witness)
                     told.append(await self._ask(None))

@@ -13,7 +13,7 @@ import pytest
 from harness.classic_driver import ME, Driver, only, request_in
 
 from spark_kgroup.errors import FencedInstanceId
-from spark_kgroup.limits import RETRY_BACKOFF_MS
+from spark_kgroup.limits import RETRY_BACKOFF_MAX_MS, RETRY_BACKOFF_MS
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember, State
 from spark_kgroup.model import ErrorCode, MemberIdentity
@@ -112,27 +112,38 @@ def test_a_join_without_an_id_that_is_fenced_was_parked_while_another_process_to
 def test_a_seat_that_the_coordinator_knows_under_its_first_id_goes_on_under_that() -> None:
     driver = renamed()
     assert fenced(driver) == [contract.LookAtSeat()]
-    only(driver.take(contract.SeatSeen(member_id=ME)), contract.Connect)
-    join = request_in(driver.take(contract.Connected()))
+    driver.take(contract.SeatSeen(member_id=ME))
+    join = request_in(driver.after(RETRY_BACKOFF_MAX_MS))
     assert join.identity == MemberIdentity(member_id=ME, instance_id="seat-0")
     driver.answer_join(member_id=ME, generation=3)
     driver.answer_sync(0)
     assert driver.machine.settled
 
 
-def test_a_seat_that_meets_the_broker_that_is_cut_off_again_is_no_one_else_s() -> None:
-    """That broker fences the first id, and shows the second one; or the coordinator shows the first one again."""
+def test_a_seat_that_meets_the_broker_that_is_cut_off_again_goes_on() -> None:
+    """That broker fences the first id, and shows the second one; the coordinator does the reverse."""
     driver = renamed()
     fenced(driver)
-    for shown in (ME, SECOND, ME, ME):
+    for shown in (ME, SECOND, ME):
         driver.take(contract.SeatSeen(member_id=shown))
-        assert request_in(driver.take(contract.Connected())).identity.member_id == shown
+        assert request_in(driver.after(RETRY_BACKOFF_MAX_MS)).identity.member_id == shown
         assert driver.answer_join(error=ErrorCode.FENCED_INSTANCE_ID) == [contract.LookAtSeat()]
-    driver.take(contract.SeatSeen(member_id=ME))
+    only(driver.take(contract.SeatSeen(member_id=ME)), contract.Connect)
     driver.take(contract.Connected())
     driver.answer_join(member_id=ME, generation=3)
     driver.answer_sync(0)
     assert driver.machine.settled
+
+
+def test_a_seat_that_a_broker_gave_to_the_replaced_process_goes_on_under_the_id_it_had() -> None:
+    """1. The broker that fences it is cut off, and gives it the id `SECOND`. 2. The coordinator fences that one."""
+    driver = back()
+    fenced(driver)
+    driver.take(contract.SeatSeen(member_id=BEFORE))
+    driver.answer_join(member_id=SECOND, generation=2)
+    assert fenced(driver) == [contract.LookAtSeat()]
+    driver.take(contract.SeatSeen(member_id=ME))
+    assert request_in(driver.after(RETRY_BACKOFF_MAX_MS)).identity.member_id == ME
 
 
 def test_a_seat_whose_ids_another_process_replaced_ends() -> None:
