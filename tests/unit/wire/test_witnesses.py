@@ -150,7 +150,7 @@ async def test_a_topic_that_one_of_two_brokers_lists_is_doubtful(world: BrokerWo
     world.leaders = {B0: 1, c0: 1}
     cluster = world.cluster()
     listed = await cluster.list_topics(timeout_ms=SOON_MS)
-    assert (list(listed.agreed), listed.doubtful) == (["c"], {"a", "b"})
+    assert (list(listed.agreed), listed.doubtful) == (["c"], frozenset({"a", "b"}))
     await cluster.close()
 
 
