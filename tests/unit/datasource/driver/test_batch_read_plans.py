@@ -16,7 +16,7 @@ from spark_kgroup.errors import BrokerError, OptionError, RequestTimedOut, WireE
 from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
-from spark_kgroup.wire.cluster import Cluster
+from spark_kgroup.wire.cluster import Cluster, ListedTopics
 from spark_kgroup.wire.listing import Answers
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -58,6 +58,8 @@ class Logs:
 def batch_read(logs: Logs, options: Mapping[str, str], brokers: int, **more: Any) -> Any:
     cluster = SimpleNamespace(logs=logs, brokers=SimpleNamespace(nodes=range(brokers)), **more)
     given = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", **options}
+    if "subscribePattern" in options:
+        del given["subscribe"]
     return batch_plan._BatchRead(cast("Cluster", cluster), parse_batch(given))
 
 
@@ -185,3 +187,24 @@ async def test_a_partition_whose_committed_offset_is_refused_is_an_error_or_left
     (without,) = (record.getMessage() for record in caplog.records)
     assert "No record is read of t-0 " in without
     assert "UNSTABLE_OFFSET_COMMIT" in without
+
+
+@pytest.mark.parametrize("there", [{"t-new": "described"}, {}], ids=["there", "gone"])
+@on_a_loop
+async def test_a_topic_of_a_pattern_that_one_broker_lists_is_asked_for_by_name(
+    there: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[set[str]] = []
+
+    async def list_topics(**_: object) -> ListedTopics:
+        agreed = cast("Any", {"t-old": "described", "other": "described"})
+        return ListedTopics(agreed, frozenset({"t-new", "another"}))
+
+    async def metadata(topics: Collection[str], **_: object) -> Any:
+        asked.append(set(topics))
+        return SimpleNamespace(topics=there)
+
+    read = batch_read(Logs(0), {"subscribePattern": "t-.*"}, 3, list_topics=list_topics, metadata=metadata)
+    assert await read._topics() == {"t-old": "described", **there}
+    assert asked == [{"t-new"}]
+    assert ("'t-new'" in caplog.text) is not bool(there)
