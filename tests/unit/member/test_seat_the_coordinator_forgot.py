@@ -46,6 +46,13 @@ def fenced(driver: Driver) -> list[contract.Effect]:
     return driver.answer_sync(error=ErrorCode.FENCED_INSTANCE_ID)
 
 
+def settles(driver: Driver) -> None:
+    """The coordinator takes it as `ME`."""
+    driver.answer_join(member_id=ME, generation=3)
+    driver.answer_sync(0)
+    assert driver.machine.settled
+
+
 def test_a_seat_that_the_coordinator_gives_to_the_replaced_process_is_taken_again() -> None:
     driver = back()
     fenced(driver)
@@ -115,9 +122,7 @@ def test_a_seat_that_the_coordinator_knows_under_its_first_id_goes_on_under_that
     driver.take(contract.SeatSeen(member_id=ME))
     join = request_in(driver.after(RETRY_BACKOFF_MAX_MS))
     assert join.identity == MemberIdentity(member_id=ME, instance_id="seat-0")
-    driver.answer_join(member_id=ME, generation=3)
-    driver.answer_sync(0)
-    assert driver.machine.settled
+    settles(driver)
 
 
 def test_a_seat_that_meets_the_broker_that_is_cut_off_again_goes_on() -> None:
@@ -130,9 +135,7 @@ def test_a_seat_that_meets_the_broker_that_is_cut_off_again_goes_on() -> None:
         assert driver.answer_join(error=ErrorCode.FENCED_INSTANCE_ID) == [contract.LookAtSeat()]
     only(driver.take(contract.SeatSeen(member_id=ME)), contract.Connect)
     driver.take(contract.Connected())
-    driver.answer_join(member_id=ME, generation=3)
-    driver.answer_sync(0)
-    assert driver.machine.settled
+    settles(driver)
 
 
 def test_a_seat_that_a_broker_gave_to_the_replaced_process_goes_on_under_the_id_it_had() -> None:
