@@ -4,7 +4,7 @@ import pytest
 from harness.fake_broker import on_a_loop, until
 from harness.fake_cluster import A0, BrokerWorld
 
-from spark_kgroup.errors import ConnectionFailed
+from spark_kgroup.errors import WireError
 from spark_kgroup.runtime import group as group_module
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, OwnerHooks
@@ -26,11 +26,11 @@ def settings_of(world: BrokerWorld, cluster_id: str | None) -> GroupSettings:
 
 @on_a_loop
 async def test_a_start_ends_in_time_and_asks_the_other_cluster_for_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_module, "STARTUP_TIMEOUT_MS", 1_500)
+    monkeypatch.setattr(group_module, "STARTUP_TIMEOUT_MS", 3_000)
     world = BrokerWorld(cluster_id="other", committed={A0: 7}, first={"JoinGroup": [None]})
     await world.start()
     group = Group(settings_of(world, "ours"))
-    with pytest.raises(ConnectionFailed, match=r"of another cluster is at .+ \(cluster id other, was ours\)"):
+    with pytest.raises(WireError, match=r"of another cluster is at .+ \(cluster id other, was ours\)"):
         await group.start()
     assert world.asked(OffsetFetchRequest) == world.asked(JoinGroupRequest) == 0
     await group.close()

@@ -108,7 +108,7 @@ async def test_a_large_commit_is_cut_to_a_broker_s_bound(world: BrokerWorld, gro
 
 
 def test_a_broker_s_refusal_says_more_than_its_silence_at_the_last_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commits_module, "COMMIT_TIMEOUT_MS", 300)
+    monkeypatch.setattr(commits_module, "COMMIT_TIMEOUT_MS", 1_500)
 
     @with_a_group
     async def scenario(world: BrokerWorld, group: Group) -> None:
@@ -189,7 +189,7 @@ def test_a_commit_goes_on_for_as_long_as_the_coordinator_takes_its_parts(monkeyp
 
 def test_a_commit_to_a_coordinator_that_is_silent_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commits_module, "COMMIT_PARTITIONS_MAX", 10)
-    monkeypatch.setattr(commits_module, "COMMIT_TIMEOUT_MS", 200)
+    monkeypatch.setattr(commits_module, "COMMIT_TIMEOUT_MS", 1_500)
 
     @with_a_group
     async def scenario(world: BrokerWorld, group: Group) -> None:
@@ -197,7 +197,7 @@ def test_a_commit_to_a_coordinator_that_is_silent_ends_in_time(monkeypatch: pyte
         assert await group.commits.commit(WHO, dict.fromkeys(LARGE[:100], 7)) == frozenset()
         assert world.asked(OffsetCommitRequest) == 1
         (waited_ms,) = re.findall(r"within (\d+) ms", group.commits.refusal)
-        assert int(waited_ms) <= 200, "what is left of the bound when the request is sent, so 199 at times"
+        assert int(waited_ms) <= 1_500, "what is left of the bound when the request is sent"
 
     scenario()
 

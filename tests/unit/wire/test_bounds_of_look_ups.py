@@ -28,7 +28,7 @@ from spark_kgroup.wire.connection import Connection
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
-GIVEN_MS = 300
+GIVEN_MS = 1_000
 
 LOOK_UPS: dict[str, Callable[[Cluster], Awaitable[Any]]] = {
     "metadata": lambda cluster: cluster.metadata(["a"], timeout_ms=GIVEN_MS),
@@ -167,6 +167,7 @@ def test_look_ups_end_in_time_where_leader_and_coordinator_do_not_answer(
     scenario()
 
 
+@pytest.mark.silent_broker
 @on_a_loop
 async def test_a_query_starts_in_time_behind_brokers_in_every_kind_of_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     """Within the bound on a first contact, though the last of many bootstrap servers is the only good one."""

@@ -115,7 +115,7 @@ async def test_a_partition_without_a_leader_is_not_waited_for_forever(world: Bro
     world.leaders[A0] = -1
     cluster = world.cluster()
     with pytest.raises(BrokerError, match="LEADER_NOT_AVAILABLE: a-0") as failure:
-        await cluster.logs.list_offsets({A0: messages.LATEST}, timeout_ms=1_000)
+        await cluster.logs.list_offsets({A0: messages.LATEST}, timeout_ms=3_000)
     assert failure.value.retriable
     await cluster.close()
 
@@ -127,7 +127,7 @@ def test_a_partition_that_does_not_exist_is_unknown_when_the_time_is_up(missing:
         world.leaders[TopicPartition("gone", 0)] = 0  # in the metadata, but its leader denies it
         cluster = world.cluster()
         with pytest.raises(UnknownTopic, match=missing.topic):
-            await cluster.logs.list_offsets({A0: messages.LATEST, missing: messages.LATEST}, timeout_ms=1_000)
+            await cluster.logs.list_offsets({A0: messages.LATEST, missing: messages.LATEST}, timeout_ms=3_000)
         assert world.asked(messages.MetadataRequest) > 1, "it was looked for again"
         await cluster.close()
 

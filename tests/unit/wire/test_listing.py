@@ -76,6 +76,7 @@ async def test_a_partition_without_a_leader_holds_up_no_other_one(world: BrokerW
     await cluster.close()
 
 
+@pytest.mark.silent_broker
 @in_a_world(nodes=2)
 async def test_a_silent_leader_holds_up_its_own_partitions_alone(world: BrokerWorld) -> None:
     world.leaders = {A0: 0, A1: 1, B0: -1}
@@ -93,6 +94,7 @@ async def test_a_silent_leader_holds_up_its_own_partitions_alone(world: BrokerWo
     await cluster.close()
 
 
+@pytest.mark.silent_broker
 @in_a_world(nodes=2)
 async def test_a_partition_that_a_silent_broker_leads_no_more_is_found_at_its_next_leader(world: BrokerWorld) -> None:
     world.leaders = {A0: 0, A1: 1}
@@ -137,8 +139,8 @@ async def test_a_leader_that_denies_it_for_ever_is_asked_at_a_pace(world: Broker
     answers = await listing.answers(2_000)
     assert answers.found.keys() == {A0}
     error = answers.unanswered[A1]
-    assert isinstance(error, BrokerError)
-    assert error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    under_way = isinstance(error, RequestTimedOut)  # the last question, when the time was up
+    assert under_way or (isinstance(error, BrokerError) and error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER)
     assert 2 <= next(denials) <= 8
     await listing.close()
     await cluster.close()

@@ -431,13 +431,13 @@ async def test_a_request_that_waits_for_the_renewal_hears_at_once_that_the_conne
     monkeypatch.setattr(connection_module, "REAUTHENTICATION_INTERVAL_MS", 60_000)  # the test does not wait for that
     async with (
         FakeBroker(sessions(1, 3_600_000)) as broker,
-        await connect(broker, login(), request_timeout_ms=100) as connection,
+        await connect(broker, login(), request_timeout_ms=1_000) as connection,
     ):
         loop = asyncio.get_running_loop()
         await overdue(connection)
         held = [asyncio.create_task(connection.call(beat(n))) for n in (1, 2)]
         began_s = loop.time()
-        await until(lambda: loop.time() > began_s + 0.3)
+        await until(lambda: loop.time() > began_s + 1.3)
         assert not any(each.done() for each in held)
         await broker.stop()
         ended = await asyncio.gather(*held, return_exceptions=True)
@@ -455,7 +455,7 @@ async def test_a_parked_request_is_awaited_and_no_request_is_sent_behind_it(at_o
     kafka = sessions(3_600_000, 3_600_000)
     async with (
         FakeBroker(kafka) as broker,
-        await connect(broker, login(), request_timeout_ms=100) as connection,
+        await connect(broker, login(), request_timeout_ms=1_000) as connection,
     ):
         kafka.parked.clear()
         parked = asyncio.create_task(connection.call(beat(1), timeout_ms=10_000))
@@ -463,7 +463,7 @@ async def test_a_parked_request_is_awaited_and_no_request_is_sent_behind_it(at_o
         make_overdue(connection)
         behind = [asyncio.create_task(connection.call(beat(n), timeout_ms=10_000)) for n in (2, 3)]
         await until(lambda: connection._login.renewing)
-        go_on_at_s = asyncio.get_running_loop().time() + 0.2
+        go_on_at_s = asyncio.get_running_loop().time() + 1.2
         await until(lambda: asyncio.get_running_loop().time() > go_on_at_s)
         kafka.parked.set()
         assert [code_of(answer) for answer in await asyncio.gather(parked, *behind)] == [1, 2, 3]
