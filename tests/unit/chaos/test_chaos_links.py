@@ -242,7 +242,8 @@ def test_a_connection_between_nodes_from_no_node_ends(server: Server) -> None:
         client = Client(links, server, "REPLICATION")
         with client.socket, pytest.raises(ConnectionResetError):
             client.socket.recv(1)
-        assert not server.received
+        # A librdkafka client of another test may still look for its broker, whose port this server was given.
+        assert not [frame for frame in server.received if b"rdkafka" not in frame]
 
 
 def test_bytes_that_cannot_be_understood_pass_as_they_are(server: Server) -> None:

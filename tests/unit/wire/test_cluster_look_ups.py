@@ -503,7 +503,7 @@ def test_a_partition_that_a_coordinator_does_not_know_has_no_committed_offset(co
 def test_a_partition_that_a_coordinator_leaves_out_each_time_has_no_committed_offset(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(groups_module, "OFFSETS_LEFT_OUT_MS", 250)
+    monkeypatch.setattr(groups_module, "OFFSETS_LEFT_OUT_MS", 1_000)
 
     @in_a_world()
     async def scenario(world: BrokerWorld) -> None:
@@ -523,7 +523,7 @@ def test_a_partition_that_a_coordinator_leaves_out_each_time_has_no_committed_of
         cluster = world.cluster()
         found = await cluster.groups.committed_offsets("g", [A0, A1])
         assert {tp: each and each.offset for tp, each in found.items()} == {A0: None, A1: 7}
-        assert world.asked(OffsetFetchRequest) > 2, "not at its first word"
+        assert world.asked(OffsetFetchRequest) > 1, "not at its first word"
         await cluster.close()
 
     scenario()
