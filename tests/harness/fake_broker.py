@@ -143,9 +143,9 @@ class FakeBroker:
             pass
         finally:
             writer.transport.abort()
-            self._serving.discard(task)
             with suppress(OSError):  # a client that resets is none of a test's unseen errors
                 await writer.wait_closed()
+            self._serving.discard(task)  # last: `stop` waits for those that are in there
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:

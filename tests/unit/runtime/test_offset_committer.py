@@ -26,6 +26,12 @@ LARGE = [TopicPartition("a", index) for index in range(COMMIT_PARTITIONS_MAX)]
 Scenario = Callable[[BrokerWorld, Group], Awaitable[None]]
 
 
+@pytest.fixture(autouse=True)
+def _time_to_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take longer than the bound on a commit, of which some of these tests set one of their own."""
+    monkeypatch.setattr(commits_module, "COMMIT_TIMEOUT_MS", 60_000)
+
+
 def with_a_group(scenario: Scenario) -> Callable[[], None]:
     """A group whose seats write a long note and a short mark."""
 
