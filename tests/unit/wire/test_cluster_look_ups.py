@@ -182,7 +182,7 @@ def test_a_topic_is_not_gone_because_of_an_inconclusive_error(code: int) -> None
         cluster = world.cluster()
         world.first["Metadata"] = [code] * 99
         with pytest.raises(BrokerError, match=f"Metadata failed with {ErrorCode.name_of(code)}: a"):
-            await cluster.metadata(["a"], timeout_ms=1_000)
+            await cluster.metadata(["a"], timeout_ms=3_000)
         assert (await cluster.metadata(None, timeout_ms=5_000)).errors == {"a": code}, "one of all keeps nobody waiting"
         await cluster.close()
 
@@ -288,12 +288,12 @@ async def test_an_offset_that_the_leader_forgot_to_tell_is_asked_for_again_and_i
     world.on_ListOffsets = lambda *_: nothing  # type: ignore[method-assign]
     cluster = world.cluster()
     with pytest.raises(WireError, match="leaves out a-0"):
-        await cluster.logs.list_offsets({A0: messages.LATEST}, timeout_ms=1_000)
+        await cluster.logs.list_offsets({A0: messages.LATEST}, timeout_ms=3_000)
     many = {TopicPartition("many", n): 0 for n in range(1_000)}
     world.leaders |= many
     world.ends |= many
     with pytest.raises(WireError, match=r"leaves out many-0, .+ and 980 more") as error:
-        await cluster.logs.list_offsets(dict.fromkeys(many, messages.LATEST), timeout_ms=1_000)
+        await cluster.logs.list_offsets(dict.fromkeys(many, messages.LATEST), timeout_ms=3_000)
     assert len(str(error.value)) < 500
     before = world.asked(messages.ListOffsetsRequest)
     asking = asyncio.create_task(cluster.logs.list_offsets({A0: messages.LATEST}))
@@ -321,7 +321,7 @@ async def test_answers_that_never_can_be_decoded_are_the_error_when_the_time_is_
     await cluster.metadata(["a"])
     world.brokers[0].answer = lambda _: Raw(struct.pack(">i", 100) + b"\xff" * 100)
     with pytest.raises(WireError, match="answered request -1, which was never sent"):
-        await cluster.groups.committed_offsets("g", [A0], timeout_ms=1_000)
+        await cluster.groups.committed_offsets("g", [A0], timeout_ms=3_000)
     await cluster.close()
 
 
@@ -537,11 +537,11 @@ async def test_a_committed_offset_that_the_coordinator_forgot_to_tell_is_not_non
     world.on_OffsetFetch = lambda *_: untold  # type: ignore[method-assign]
     cluster = world.cluster()
     with pytest.raises(WireError, match="leaves out a-0"):
-        await cluster.groups.committed_offsets("g", [A0], timeout_ms=1_000)
+        await cluster.groups.committed_offsets("g", [A0], timeout_ms=1_500)
     no_group = messages.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=())
     world.on_OffsetFetch = lambda *_: no_group  # type: ignore[method-assign]
     with pytest.raises(WireError, match="about one group and answered about 0"):
-        await cluster.groups.committed_offsets("g", [A0], timeout_ms=1_000)
+        await cluster.groups.committed_offsets("g", [A0], timeout_ms=1_500)
     await cluster.close()
 
 
