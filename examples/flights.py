@@ -342,7 +342,7 @@ def _faster_on_one_machine(temporary: Path) -> dict[str, str]:
     package = "org.apache.spark.sql.execution.streaming" + ("" if before_4_1 else ".checkpointing")
     settings = {"spark.sql.streaming.checkpointFileManagerClass": f"{package}.FileSystemBasedCheckpointFileManager"}
     if not before_4_1 and len(str(temporary)) <= SOCKET_FOLDER_CHARS_MAX:
-        settings |= {"spark.python.unix.domain.socket.enabled": "true", "spark.buffer.size": "1m"}
+        settings |= {"spark.python.unix.domain.socket.enabled": "true", "spark.buffer.size": "1048576"}
     return settings
 
 

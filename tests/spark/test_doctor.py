@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pyspark
 import pytest
 from harness.stream import options
 from pyspark.sql import SparkSession
@@ -50,6 +52,25 @@ def test_the_command_starts_a_session_of_its_own_and_looks_at_it(
     assert found["executor's JVM"] == "is an ancestor of its Python processes"
     assert found["brokers"] == "1 of 1 reached"
     assert "Looking at the executors: done after" in done.stderr
+
+
+def test_spark_starts_with_the_settings_that_the_command_advises(class_archive: None) -> None:
+    def way_to_the_jvm(*settings: str) -> dict[str, str]:
+        local = ("spark.ui.enabled=false", "spark.driver.host=127.0.0.1", *settings)
+        done = kgroup_doctor("--master", "local[1]", "--json", *(f"--conf={setting}" for setting in local))
+        assert done.returncode == 0, done.stderr
+        found: list[dict[str, str]] = json.loads(done.stdout)
+        (finding,) = (each for each in found if each["subject"] == "way to the JVM")
+        return finding
+
+    before = way_to_the_jvm()
+    if pyspark.__version__.startswith("4.0."):
+        assert before["found"] == "TCP, as always before PySpark 4.1"
+        return
+    assert before["found"] == "TCP"
+    settings = re.findall(r"spark\.[\w.]+=\w+", before["advice"])
+    assert len(settings) == 2
+    assert way_to_the_jvm(*settings)["found"] == "a Unix socket"
 
 
 def test_a_session_that_does_not_come_about_is_one_error_without_a_traceback() -> None:

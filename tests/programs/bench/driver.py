@@ -31,7 +31,7 @@ READ_TIMEOUT_S = 120
 
 TUNING = {
     "spark.python.unix.domain.socket.enabled": "true",
-    "spark.buffer.size": "1m",
+    "spark.buffer.size": "1048576",
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
