@@ -37,8 +37,8 @@ NO_RECORDS = {0: (41, 41)}
 
 @pytest.fixture(autouse=True)
 def _shorter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_module, "CHANNEL_CONNECT_MS", 500)
-    monkeypatch.setattr(registry_client, "REGISTRY_PATIENCE_MS", 1_000)
+    monkeypatch.setattr(channel_module, "CHANNEL_CONNECT_MS", 1_000)
+    monkeypatch.setattr(registry_client, "REGISTRY_PATIENCE_MS", 5_000)
 
 
 @pytest.fixture
