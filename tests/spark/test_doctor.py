@@ -42,11 +42,13 @@ def kgroup_doctor(*words: str, **environment: str) -> subprocess.CompletedProces
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env={**os.environ, **environment})
 
 
-def test_the_command_starts_a_session_of_its_own_and_looks_at_it(
-    class_archive: None, apache_kafka: ApacheKafka
+def test_the_command_starts_a_session_of_its_own_and_looks_at_it_without_pandas(
+    class_archive: None, apache_kafka: ApacheKafka, tmp_path: Path
 ) -> None:
+    (tmp_path / "pandas.py").write_text("raise ModuleNotFoundError('this environment has no pandas', name='pandas')")
     words = "--master local[2] --conf spark.ui.enabled=false --conf spark.driver.host=127.0.0.1 --json"
-    done = kgroup_doctor(*words.split(), "--bootstrap-server", apache_kafka.bootstrap_servers)
+    server = apache_kafka.bootstrap_servers
+    done = kgroup_doctor(*words.split(), "--bootstrap-server", server, PYTHONPATH=str(tmp_path))
     assert done.returncode == 0, done.stderr
     found = {finding["subject"]: finding["found"] for finding in json.loads(done.stdout)}
     assert found["executor's JVM"] == "is an ancestor of its Python processes"

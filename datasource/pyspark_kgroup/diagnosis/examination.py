@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kgroup.diagnosis.findings import Facts, Finding, Verdict, findings
@@ -21,7 +21,6 @@ from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.wire.address import Address
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 _TASKS_UNLESS_KNOWN: Final = 16
@@ -99,11 +98,13 @@ def _advertised(options: ReadOptions) -> list[Address]:
 
 def _run(spark: SparkSession, place: Place | None, brokers: Sequence[Address] | None, tasks: int) -> list[Facts]:
     from pyspark.errors import PySparkException
+    from pyspark.sql.functions import udf
 
+    # Without Arrow: for its own functions, PySpark demands that pandas is installed.
     addresses = [(address.host, address.port) for address in brokers or ()]
-    examine = _examining(place, addresses)
+    examine = udf(_examining(place, addresses), "string", useArrow=False)
     try:
-        rows = spark.range(tasks, numPartitions=tasks).mapInArrow(examine, "facts string").collect()
+        rows = spark.range(tasks, numPartitions=tasks).select(examine("id").alias("facts")).collect()
     except PySparkException as error:
         if _NOT_INSTALLED in str(error):
             raise KgroupError(
@@ -114,15 +115,11 @@ def _run(spark: SparkSession, place: Place | None, brokers: Sequence[Address] | 
     return [json.loads(row.facts) for row in rows]
 
 
-def _examining(
-    place: Place | None, brokers: Sequence[tuple[str, int]]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _examining(place: Place | None, brokers: Sequence[tuple[str, int]]) -> Callable[[int], str]:
     """The function of the tasks. Spark takes it along by value, so that it holds nothing else."""
 
-    def examine(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        yield pa.RecordBatch.from_pydict({"facts": [json.dumps(_examine(place, brokers))]})
+    def examine(_: int) -> str:
+        return json.dumps(_examine(place, brokers))
 
     return examine
 
