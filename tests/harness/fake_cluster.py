@@ -34,7 +34,7 @@ from kio.schema.types import BrokerId, GroupId, TopicName
 from kio.static.primitive import i8, i32, i64
 
 from harness.fake_broker import HUNG_UP, NO_THROTTLE, RANGES, FakeBroker, on_a_loop, until
-from spark_kgroup.errors import ConnectionFailed
+from spark_kgroup.errors import ConnectionFailed, RequestTimedOut, WireError
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import ErrorCode, MemberIdentity, TopicPartition
 from spark_kgroup.wire import brokers, messages
@@ -389,6 +389,18 @@ def logged() -> Iterator[list[str]]:
         yield warnings
     finally:
         logger.removeHandler(handler)
+
+
+@contextmanager
+def ends_with(kind: type[WireError], match: str = "") -> Iterator[pytest.ExceptionInfo[WireError]]:
+    """Within it a look-up must end with an error of `kind`, whose message has `match` (a regular expression).
+
+    A look-up whose last attempt is under way when its time is up says that, and names the error before it.
+    """
+    with pytest.raises(WireError, match=match) as problem:
+        yield problem
+    error = problem.value
+    assert isinstance(error, kind) or (isinstance(error, RequestTimedOut) and "Before that: " in str(error)), error
 
 
 def talk_garbage(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 from harness.fake_broker import until
-from harness.fake_cluster import A0, A1, B0, TOPIC_ID, WHO, BrokerWorld, in_a_world
+from harness.fake_cluster import A0, A1, B0, TOPIC_ID, WHO, BrokerWorld, ends_with, in_a_world
 
 from spark_kgroup.errors import BrokerError, ConnectionFailed, Disconnected, UnknownTopic, WireError
 from spark_kgroup.limits import TOPIC_GONE_AFTER_MS, WITNESS_MAX_AGE_MS
@@ -737,7 +737,7 @@ async def test_where_another_cluster_is_all_there_is_the_error_says_so_until_the
     world.cluster_id = "ours"
     cluster = await acquainted(world)
     await pass_to_another_cluster(world, 0)
-    with pytest.raises(WireError, match=r"of another cluster is at .+ \(cluster id other, was ours\)"):
+    with ends_with(ConnectionFailed, r"of another cluster is at .+ \(cluster id other, was ours\)"):
         await cluster.metadata(["a"], timeout_ms=3_000)
     with pytest.raises(ConnectionFailed, match="of another cluster is at"):
         await cluster.coordinators.open("g", timeout_ms=SOON_MS)
@@ -783,7 +783,7 @@ async def test_a_client_that_is_told_its_cluster_believes_no_other_one(world: Br
     """One sentence says both ids, an address and the fix, and not that no broker could be reached."""
     world.cluster_id = "other"
     cluster = world.cluster(bootstrap=[broker.address for broker in world.brokers], cluster_id="ours")
-    with pytest.raises(WireError) as problem:
+    with ends_with(ConnectionFailed) as problem:
         await cluster.metadata(["a"], timeout_ms=3_000)
     message = str(problem.value).removeprefix("The cluster did not answer within 3000 ms. Before that: ")  # at times
     assert message.startswith(
