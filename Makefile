@@ -85,7 +85,7 @@ WHICH      := not full
 
 # Of each target below, TESTS=tests/unit/test_layers.py runs these tests alone, and PYTEST="-x" gives pytest more options.
 test-unit: setup  ## pure machines: seconds; and what the KIPs say of them, sentence by sentence
-	$(BIN)/pytest -n 2 $(PYTEST) $(or $(TESTS),tests/unit tests/spec)
+	$(BIN)/pytest -m "$(WHICH)" -n 2 $(PYTEST) $(or $(TESTS),tests/unit tests/spec)
 
 simulate: setup  ## SEEDS=100000 simulated groups under each protocol; FIRST=7 SEEDS=1 for one of them
 	KGROUP_SIMULATION_FIRST=$(FIRST) KGROUP_SIMULATION_SEEDS=$(SEEDS) $(BIN)/pytest -q -x \
@@ -155,8 +155,8 @@ test-spark-%:
 	$(MAKE) --no-print-directory SPARK=$* .venv-spark-$*/.installed
 	.venv-spark-$*/bin/pytest $(ABOUT_SPARK)
 
-ALL ?= test 'test-spark WHICH=full' test-consumer-protocol test-fallback interop $(ON_VERSIONS) 'simulate SEEDS=100000' \
-  'simulate-boundaries SEEDS=10000'
+ALL ?= test 'test-unit WHICH=full' 'test-kafka WHICH=full' 'test-spark WHICH=full' test-consumer-protocol test-fallback \
+  interop $(ON_VERSIONS) 'simulate SEEDS=100000' 'simulate-boundaries SEEDS=10000'
 
 test-all: setup  ## everything, for hours; its last result is tests/LAST_FULL_RUN.md (ALL="test-kafka-3.2.3 interop")
 	cd tests && PYTHONPATH=.:programs ../$(BIN)/python -P -m full_run $(ALL)

@@ -1,8 +1,9 @@
 """The costs of each test: seconds by the clock and CPU seconds, of its setup, its call and its teardown.
 
-`--costs FILE` writes a line of JSON as each phase ends and each fixture is made. CPU time is that of pytest's process
-and of its descendants, also of those that have ended and were waited for. A process that left the tree (a sidecar that
-its worker outlived) is not in it. Linux: it reads /proc.
+`--costs FILE` writes a line of JSON as each phase ends and each fixture of a wider scope than a test is made. CPU time
+is that of pytest's process and of its descendants, also of those that have ended and were waited for. A process that
+left the tree (a sidecar that its worker outlived, or a child of a process that was killed) is not in it. Linux: it
+reads /proc.
 """
 
 import json
@@ -64,4 +65,6 @@ class Costs:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Any:
+        if fixturedef.scope == "function":  # it is in its test's setup; of the unit lane, each look at /proc is a tenth
+            return (yield)
         return (yield from self._measured("fixture", f"{fixturedef.argname} ({fixturedef.scope})"))

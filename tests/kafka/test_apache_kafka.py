@@ -148,6 +148,7 @@ def test_a_paused_node_does_not_answer_until_it_is_resumed(kafka_to_interrupt: A
     wait_for(lambda: kafka.admin.list_topics(timeout=20).brokers, "an answer")
 
 
+@pytest.mark.full
 @pytest.mark.xdist_group("together-reads_from_three_nodes")
 def test_three_nodes_go_on_when_one_is_killed_and_take_it_back(three_nodes: ApacheKafka) -> None:
     kafka, topic = three_nodes, unique("topic")
@@ -173,6 +174,7 @@ def out_of_sync(kafka: ApacheKafka) -> list[tuple[str, int]]:
     return [(topic, at.id) for topic, at in partitions if len(at.isrs) < len(at.replicas)]
 
 
+@pytest.mark.full
 def test_a_data_directory_is_kept_used_again_and_used_by_one_at_a_time(tmp_path: Path) -> None:
     with ApacheKafka(data_dir=tmp_path / "data") as kafka:
         kafka.create_topic("t", 1)

@@ -79,6 +79,7 @@ def bounce(join: Join, members: dict[str, MemberProcess], topic: str, *steps: st
             wait_for(shared, f"two members to share the topic when {name} came back with {assignors}", 60)
 
 
+@pytest.mark.full
 def test_two_bounces_make_a_cooperative_group_eager_again(join: Join, topic: str) -> None:
     """KIP-429 has no such path, yet a group that was made cooperative must have a way back."""
     members = {name: join(name, "cooperative-sticky") for name in "ab"}

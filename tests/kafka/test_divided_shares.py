@@ -63,7 +63,7 @@ def found(query: Query, topic: str) -> dict[tuple[int, int], bytes]:
     ("options", "tasks"),
     [
         ({"minPartitions": "6"}, 6),
-        ({"maxRecordsPerPartition": "150"}, 7),
+        pytest.param({"maxRecordsPerPartition": "150"}, 7, marks=pytest.mark.full),
         ({"minPartitions": "2", "maxRecordsPerPartition": "1000"}, 2),
         ({"minPartitions": "1"}, 1),
     ],

@@ -87,7 +87,7 @@ def assert_it_answers_and_ends_cleanly_on(number: signal.Signals, kafka: Run, se
     assert kafka.output.read() == ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGHUP, marks=pytest.mark.full)])
 def test_the_run_command_prints_servers_that_answer_and_a_signal_ends_it_cleanly(
     run: Callable[..., Run], tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -188,6 +188,7 @@ def test_help_shows_examples() -> None:
         assert words in shown
 
 
+@pytest.mark.full
 def test_the_first_run_of_a_user_shows_that_classes_are_prepared_and_on_standard_error_only(
     run: Callable[..., Run], tmp_path: Path
 ) -> None:

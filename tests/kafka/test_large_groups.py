@@ -108,6 +108,7 @@ def test_a_group_larger_than_the_coordinator_writes_at_once_ends_with_the_settin
     assert "max.message.bytes of the topic __consumer_offsets" in message
 
 
+@pytest.mark.full
 def test_a_seat_whose_commit_takes_several_requests_reads_commits_and_comes_back(apache_kafka: ApacheKafka) -> None:
     count = COMMIT_PARTITIONS_MAX + 100
     topic = topic_of(apache_kafka, count)

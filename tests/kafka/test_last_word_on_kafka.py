@@ -220,6 +220,7 @@ def test_a_leave_does_not_wait_behind_a_parked_join(apache_kafka: ApacheKafka) -
         assert instance_ids(apache_kafka, seats.name) == ["slow"]
 
 
+@pytest.mark.full
 @pytest.mark.xdist_group("together-faults_of_three_nodes")
 def test_a_join_parked_at_a_broker_that_stands_still_goes_to_the_next_coordinator(
     three_nodes: ApacheKafka,

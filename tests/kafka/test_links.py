@@ -13,6 +13,8 @@ from confluent_kafka.cimpl import KafkaException, NewTopic
 from harness.kafka import leaders_by
 from harness.waiting import wait_for
 
+pytestmark = pytest.mark.full  # a tool of `make chaos`, and of tests/spark/test_a_broker_cut_off.py
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:

@@ -387,6 +387,7 @@ def test_a_leader_that_moves_in_the_midst_of_a_read_is_followed_without_librdkaf
 
 
 @on_three_nodes
+@pytest.mark.full
 def test_a_log_without_the_epoch_that_was_read_is_said_to_be_truncated(
     three_nodes: ApacheKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -352,6 +352,7 @@ async def patiently(attempt: Callable[[], Any]) -> Any:
 
 
 @on_a_loop
+@pytest.mark.full
 async def test_a_seat_survives_a_broker_that_restarts_while_there_are_no_tokens(
     secured_kafka: SecuredKafka, topic: str, group: str
 ) -> None:

@@ -172,6 +172,7 @@ def test_rows_go_on_when_a_leader_is_cut_off_and_goes_on_answering(running: Runn
     assert 1 <= len(assert_goes_on_without(running, node, is_cut_off)) <= 2
 
 
+@pytest.mark.full
 def test_rows_go_on_when_the_coordinator_is_cut_off_and_goes_on_answering(running: Running) -> None:
     """A broker answers the requests of one connection in turn: ListOffsets waits behind a commit without followers.
 
@@ -181,6 +182,7 @@ def test_rows_go_on_when_the_coordinator_is_cut_off_and_goes_on_answering(runnin
     assert 1 <= len(said) <= SAME_WARNING_MAX
 
 
+@pytest.mark.full
 def test_a_partition_without_a_leader_is_named_once_and_holds_up_no_other_partition(running: Running) -> None:
     node = running.roles.without(running.cluster.node_ids)
     assert len(assert_goes_on_without(running, node, is_dead)) == 1

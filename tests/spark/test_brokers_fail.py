@@ -58,6 +58,7 @@ def assert_drained(kafka: ApacheKafka, query: StreamingQuery, group: str, topic:
     assert query.isActive
 
 
+@pytest.mark.full
 def test_an_orderly_restart_of_the_broker_moves_no_partition(
     spark: SparkSession, one_node: ApacheKafka, group: str, tmp_path: Path
 ) -> None:

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from harness.application import Application, rows
 from harness.kafka import contents, produce
+from harness.mostly import mostly
 from harness.offsets import committed
 from harness.stream import Collected, assert_exactly, options, start
 from harness.waiting import wait_for
 from pyspark.sql import SparkSession
 
+from spark_kgroup.model import CONSUMER
 from spark_kgroup.testing import ApacheKafka
 
 NewTopic = Callable[[int], str]
@@ -45,6 +47,7 @@ def forget_from(checkpoint: Path, batch: int) -> None:
                 file.unlink()
 
 
+@mostly(CONSUMER)
 @pytest.mark.usefixtures("group_protocol")
 def test_a_restored_checkpoint_and_sink_end_with_every_record_once(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from harness.application import Application, rows
 from harness.kafka import contents, produce
 from harness.stream import Collected, assert_exactly, await_rows, options, start
@@ -40,6 +41,7 @@ def test_a_batch_has_as_many_tasks_as_asked_and_the_group_stays_as_it_was(
     assert sorted(row.instance_id or "" for row in apache_kafka.describe_members(group)) == [f"{group}-0", f"{group}-1"]
 
 
+@pytest.mark.full
 def test_executors_that_die_among_pieces_cost_no_record_and_repeat_none(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:

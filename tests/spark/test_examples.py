@@ -72,6 +72,7 @@ def test_flights_counts_as_pandas_counts(example: Example, apache_kafka: ApacheK
     assert f"Topic {group} holds 3,000 records, not 2,000: choose another --topic." in output
 
 
+@pytest.mark.full
 def test_flights_fails_if_the_numbers_differ(
     example: Example, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str
 ) -> None:
@@ -115,7 +116,11 @@ def test_demo_shows_the_group_as_kafka_describes_it(example: Example) -> None:
 
 @pytest.mark.parametrize(
     ("seen", "what_runs"),
-    [("one consumer group", " -cp "), ("2,000 rows in", "org.apache.spark"), ("rows, lag", "org.apache.spark")],
+    [
+        pytest.param("one consumer group", " -cp ", marks=pytest.mark.full),
+        pytest.param("2,000 rows in", "org.apache.spark", marks=pytest.mark.full),
+        ("rows, lag", "org.apache.spark"),
+    ],
     ids=["while Kafka starts", "while Spark starts", "while the query runs"],
 )
 def test_demo_ends_cleanly_on_ctrl_c(example: Example, seen: str, what_runs: str) -> None:
@@ -181,6 +186,7 @@ def test_the_notebook_installs_this_version() -> None:
     assert f"spark_kgroup-{version('spark-kgroup')}-py3-none-any.whl" in NOTEBOOK
 
 
+@pytest.mark.full
 def test_the_notebook_logs_in_with_the_credentials_of_the_secret_scope(
     secured_kafka: "SecuredKafka", flights: ModuleType
 ) -> None:

@@ -107,7 +107,8 @@ def test_a_process_that_dies_during_a_read_costs_no_record_and_repeats_none(
     assert sorted((r.partition, r.offset) for r in rows(tmp_path)) == sorted(contents(server, topic))
 
 
-@pytest.mark.parametrize("more", [WHOLE, pytest.param(PIECES, marks=pytest.mark.full)], ids=["whole shares", "pieces"])
+@pytest.mark.full
+@pytest.mark.parametrize("more", [WHOLE, PIECES], ids=["whole shares", "pieces"])
 def test_a_speculative_copy_of_a_slow_task_reads_the_same(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path, more: dict[str, int]
 ) -> None:
@@ -140,7 +141,8 @@ def test_a_speculative_copy_of_a_slow_task_reads_the_same(
     assert sorted((r.partition, r.offset) for r in rows(tmp_path)) == sorted(contents(server, topic))
 
 
-@pytest.mark.parametrize("more", [pytest.param(WHOLE, marks=pytest.mark.full), PIECES], ids=["whole shares", "pieces"])
+@pytest.mark.full
+@pytest.mark.parametrize("more", [WHOLE, PIECES], ids=["whole shares", "pieces"])
 def test_a_stage_repeated_after_its_shuffle_files_were_lost_reads_the_same(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path, more: dict[str, int]
 ) -> None:

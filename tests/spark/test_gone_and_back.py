@@ -11,12 +11,14 @@ from harness.group_history import assert_never_rewound, commits, group_history
 from harness.group_protocol import OF_ENVIRONMENT
 from harness.groups import assignment_by_instance, stable_generation
 from harness.kafka import contents, produce
+from harness.mostly import mostly
 from harness.offsets import committed, set_committed
 from harness.sharing import Sharing
 from harness.stream import Collected, await_rows, options, start
 from harness.waiting import wait_for
 from pyspark.sql import SparkSession
 
+from spark_kgroup.model import CLASSIC, CONSUMER
 from spark_kgroup.testing import ApacheKafka
 
 pytestmark = pytest.mark.usefixtures("class_archive")
@@ -41,6 +43,7 @@ def shared_and_known(kafka: ApacheKafka, group: str, topic: str, peer: Sharing, 
     assert at_rest()
 
 
+@mostly(CLASSIC)
 def test_a_driver_killed_and_back_within_the_session_moves_no_partition(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path, group_protocol: str
 ) -> None:
@@ -66,6 +69,7 @@ def test_a_driver_killed_and_back_within_the_session_moves_no_partition(
     assert sorted(ours + peer.rows) == sorted(contents(server, topic))
 
 
+@mostly(CONSUMER)
 def test_a_driver_gone_for_longer_leaves_its_partitions_to_another_member_and_none_is_skipped(
     spark: SparkSession,
     apache_kafka: ApacheKafka,

@@ -209,7 +209,6 @@ BETWEEN_THEM: dict[Sink, tuple[str, ...]] = {
     "files": ("during adoption", "while reading", "after sink, before commit log", WITH_OTHERS),
     "batches": (
         "before read",
-        "while reading",
         "after sink, before commit log",
         "after commit log, before group commit",
     ),

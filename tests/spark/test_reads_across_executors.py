@@ -30,6 +30,7 @@ CUT_OFF = "0"
 """Spark's id of its first executor."""
 
 
+@pytest.mark.full
 def test_seats_on_few_of_many_executors_are_read_from_their_servers_though_one_cannot_reach_the_driver(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:

@@ -13,12 +13,14 @@ from harness.application import Application, rows
 from harness.group_history import assert_never_rewound, group_history
 from harness.group_protocol import OF_ENVIRONMENT
 from harness.kafka import contents, produce
+from harness.mostly import mostly
 from harness.offsets import committed, set_committed
 from harness.sharing import SPEAKING, Sharing
 from harness.stream import Collected, await_rows, options, start
 from harness.waiting import wait_for
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_kgroup.model import CLASSIC
 from spark_kgroup.testing import ApacheKafka
 
 pytestmark = pytest.mark.usefixtures("class_archive")
@@ -45,6 +47,7 @@ def from_committed(bootstrap: str, topic: str, group: str, session_timeout_ms: i
     return options(bootstrap, topic, group, **more)
 
 
+@mostly(CLASSIC)
 def test_other_owner_keeps_reading_while_the_batch_is_replayed(
     apache_kafka: ApacheKafka, topic: str, group: str, tmp_path: Path, group_protocol: str
 ) -> None:

@@ -25,7 +25,9 @@ def lag_by_partition(kafka: ApacheKafka, group: str) -> dict[int, int | None]:
     return {row.partition: row.lag for row in kafka.describe_group(group)}
 
 
-@pytest.mark.parametrize("more", [{}, {"maxOffsetsPerTrigger": 37}, {"columns": "offset,value,partition,topic"}])
+@pytest.mark.parametrize(
+    "more", [{}, {"maxOffsetsPerTrigger": 37}, {"columns": "offset,value,partition,topic"}, {"reader": "librdkafka"}]
+)
 def test_many_batches_while_a_producer_runs(
     spark: SparkSession,
     apache_kafka: ApacheKafka,

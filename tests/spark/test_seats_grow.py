@@ -40,6 +40,7 @@ def sizes_since(generation: int, kafka: ApacheKafka, group: str) -> set[int]:
     return {record.members for record in records if record.generation > generation}
 
 
+@pytest.mark.full
 def test_seats_join_for_an_executor_that_comes_and_a_restart_has_as_many(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:

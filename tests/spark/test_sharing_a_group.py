@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 from harness.groups import assignment_by_instance, stable_generation
 from harness.kafka import Producing, contents, produce
+from harness.mostly import mostly
 from harness.offsets import lag
 from harness.sharing import KafkaPythonSharing, Sharing
 from harness.stream import Collected, assert_exactly, await_rows, options, start, wait_running
 from harness.waiting import wait_for
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_kgroup.model import CLASSIC
 from spark_kgroup.testing import ApacheKafka
 
 NewTopic = Callable[[int], str]
@@ -83,6 +85,7 @@ def test_no_partition_moves_while_a_batch_is_being_read(
     query.stop()
 
 
+@mostly(CLASSIC)
 @pytest.mark.usefixtures("group_protocol")
 def test_a_second_query_with_another_prefix_joins_and_its_seats_expire(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path

@@ -20,6 +20,7 @@ def example() -> Iterator[Example]:
         started.assert_nothing_is_left()
 
 
+@pytest.mark.full
 def test_every_seat_is_served_by_an_executor_of_the_cluster(
     example: Example, apache_kafka: ApacheKafka, group: str
 ) -> None:

@@ -9,7 +9,7 @@ from spark_kgroup.testing.java import find_java
 from spark_kgroup.testing.kafka_jars import kafka_jars
 from spark_kgroup.topic_pattern import PatternError, TopicPattern
 
-SEED, PATTERNS, NAMES = 1, 8_000, 200
+SEED, PATTERNS, NAMES = 1, 3_000, 200
 PROGRAM = Path(__file__).with_name("JavaPatterns.java")
 PIECES = (
     *"aAbBzZ019._-",

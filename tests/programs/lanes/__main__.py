@@ -30,8 +30,6 @@ def lanes() -> list[Lane]:
     return [
         Lane("test-spark", processes=2),
         Lane("test-kafka", processes=2, seeded=True),
-        Lane("test-fallback-reads", seeded=True),
-        Lane("test-fallback-queries"),
         Lane("lint", background=True),
         Lane("docs", background=True),
         Lane("test-unit", processes=2, seeded=True, background=True),

@@ -100,6 +100,7 @@ def no_cc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "OPTIMIZED", "-O0")  # as in `spoil`: zig makes its library once for each
 
 
+@pytest.mark.full  # zig compiles its libraries at first: more than a minute of CPU
 @pytest.mark.usefixtures("no_cc")
 def test_zig_stands_in_where_there_is_no_cc() -> None:
     found = run(7, ANSWERS // 10)
@@ -108,6 +109,7 @@ def test_zig_stands_in_where_there_is_no_cc() -> None:
     assert found.counts["rows"] > ANSWERS / 10
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("no_cc")
 @pytest.mark.parametrize(("right", "wrong"), [*OVERFLOWS.values(), *LAWS.values()], ids=[*OVERFLOWS, *LAWS])
 def test_zig_finds_an_overflow_and_a_broken_law(spoil: Spoil, right: str, wrong: str) -> None:
@@ -115,6 +117,7 @@ def test_zig_finds_an_overflow_and_a_broken_law(spoil: Spoil, right: str, wrong:
     assert "SEED=7" in run(7, ANSWERS // 10).failure
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("no_cc")
 def test_a_crash_names_its_answer_where_addresses_are_not_watched(spoil: Spoil) -> None:
     spoil(*BOUNDS["of bytes behind their length"])
