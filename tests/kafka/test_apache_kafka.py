@@ -174,7 +174,6 @@ def out_of_sync(kafka: ApacheKafka) -> list[tuple[str, int]]:
     return [(topic, at.id) for topic, at in partitions if len(at.isrs) < len(at.replicas)]
 
 
-@pytest.mark.full
 def test_a_data_directory_is_kept_used_again_and_used_by_one_at_a_time(tmp_path: Path) -> None:
     with ApacheKafka(data_dir=tmp_path / "data") as kafka:
         kafka.create_topic("t", 1)

@@ -87,7 +87,7 @@ def assert_it_answers_and_ends_cleanly_on(number: signal.Signals, kafka: Run, se
     assert kafka.output.read() == ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGHUP, marks=pytest.mark.full)])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_the_run_command_prints_servers_that_answer_and_a_signal_ends_it_cleanly(
     run: Callable[..., Run], tmp_path: Path, number: signal.Signals
 ) -> None:
