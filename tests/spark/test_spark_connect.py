@@ -18,7 +18,7 @@ import pyspark_kgroup
 from spark_kgroup.testing import ApacheKafka
 
 APPLICATION = """
-import json, sys
+import json, os, sys
 import pyspark_kgroup
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.session import SparkSession as Connected
@@ -30,7 +30,9 @@ query = (
     frame.writeStream.format("parquet").option("checkpointLocation", f"{folder}/cp").option("path", f"{folder}/rows")
     .trigger(processingTime="200 milliseconds").start()
 )
+mode = os.environ.pop("SPARK_CONNECT_MODE_ENABLED")  # as where pyspark.sql.connect itself makes the session
 found = {finding.subject: finding.found for finding in pyspark_kgroup.doctor(spark, read, tasks=1)}
+os.environ["SPARK_CONNECT_MODE_ENABLED"] = mode
 print(json.dumps(found), flush=True)
 for line in sys.stdin:
     print(json.dumps(query.recentProgress, default=str), flush=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kgroup.diagnosis.findings import Facts, Finding, Verdict, findings
@@ -68,7 +69,7 @@ def doctor(spark: SparkSession, options: Mapping[str, str] | None = None, *, tas
     """
     wanted = parse(options) if options is not None else None
     brokers = _advertised(wanted) if wanted is not None else None
-    if type(spark).__module__.startswith("pyspark.sql.connect"):  # this process may be on any host
+    if _is_of_connect(spark):  # this process may be on any host
         examined = _run(spark, None, brokers, tasks or _TASKS_UNLESS_KNOWN)
     else:
         at_once = tasks or spark.sparkContext.defaultParallelism
@@ -96,13 +97,18 @@ def _advertised(options: ReadOptions) -> list[Address]:
     return asyncio.run(ask())
 
 
+def _is_of_connect(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
 def _run(spark: SparkSession, place: Place | None, brokers: Sequence[Address] | None, tasks: int) -> list[Facts]:
     from pyspark.errors import PySparkException
-    from pyspark.sql.functions import udf
 
-    # Without Arrow: for its own functions, PySpark demands that pandas is installed.
+    # PySpark's own choice goes by the environment: it is the wrong one for a Connect session that was made without it.
+    functions = import_module("pyspark.sql.connect.functions" if _is_of_connect(spark) else "pyspark.sql.functions")
     addresses = [(address.host, address.port) for address in brokers or ()]
-    examine = udf(_examining(place, addresses), "string", useArrow=False)
+    # Without Arrow: for functions that take Arrow's batches, PySpark demands that pandas is installed.
+    examine = functions.udf(_examining(place, addresses), "string", useArrow=False)
     try:
         rows = spark.range(tasks, numPartitions=tasks).select(examine("id").alias("facts")).collect()
     except PySparkException as error:
