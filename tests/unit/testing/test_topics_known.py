@@ -93,9 +93,11 @@ def test_replicas_on_nodes_that_answer_are_awaited_until_each_node_shows_them_in
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def answer(port: int, time: int) -> Any:
-        isrs = [1, 3] if port == 2 and time < LAGS_FOR else [3, 2, 1]
-        partition = SimpleNamespace(replicas=[1, 2, 3, 4], isrs=isrs)
-        return SimpleNamespace(topics={"t": SimpleNamespace(partitions={0: partition})}, orig_broker_id=port)
+        lagging = [1, 3] if port == 2 and time < LAGS_FOR else [3, 2, 1]
+        partitions = {
+            p: SimpleNamespace(replicas=[1, 2, 3, 4], isrs=isrs) for p, isrs in enumerate([[1, 2, 3], lagging])
+        }
+        return SimpleNamespace(topics={"t": SimpleNamespace(partitions=partitions)}, orig_broker_id=port)
 
     kafka, asked = cluster(monkeypatch, answer)
     kafka.await_in_sync()
