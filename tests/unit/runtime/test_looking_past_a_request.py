@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from harness.fake_broker import HUNG_UP, NO_THROTTLE, on_a_loop, until
 from harness.fake_cluster import A0, BrokerWorld
-from harness.sessions import joined, running, session_of, synced
+from harness.sessions import join_refused, joined, running, session_of, synced
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.schema.leave_group.v5.response import MemberResponse
 
@@ -32,7 +32,10 @@ SESSION_MS = 3_000
 
 
 class Coordinated(BrokerWorld):
-    """A cluster that also joins a follower, unless told to keep its JoinGroups in `parked`."""
+    """A cluster that also joins a follower, unless told to keep its JoinGroups in `parked`.
+
+    With `fences` it refuses each join that names a member id.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,13 +44,16 @@ class Coordinated(BrokerWorld):
         self.synced_type = "consumer"
         self.beats_past = 0
         self.member_id = "m"
+        self.fences = False
 
     def answer(self, node: int, request: Any) -> Any:
         if self.parked and type(request).__name__ == "JoinGroupRequest":
             return asyncio.Event().wait()
         return super().answer(node, request)
 
-    def on_JoinGroup(self, node: int, _: Any, error: KioErrorCode) -> Any:
+    def on_JoinGroup(self, node: int, request: Any, error: KioErrorCode) -> Any:
+        if self.fences and request.member_id:
+            return join_refused(ErrorCode.FENCED_INSTANCE_ID)
         return joined(
             leader="another",
             generation=3,
@@ -150,12 +156,14 @@ async def test_a_member_that_the_group_removed_hears_of_it_past_its_parked_join(
 async def test_a_seat_that_the_next_coordinator_knows_under_the_id_before_is_taken_again(
     world: Coordinated, session: Session
 ) -> None:
-    world.member_id = "n"
+    world.member_id, world.fences = "n", True
     world.first["SyncGroup"] = [ErrorCode.FENCED_INSTANCE_ID]
     await until(lambda: state_of(session) is State.STABLE)
-    joins = [r for r in world.brokers[0].requests if isinstance(r, messages.JoinGroupRequest)]
-    assert [join.member_id for join in joins] == ["", ""]
-    assert world.asked(DescribeGroupsRequest) == 1
+    first, *between, last = [r.member_id for r in world.brokers[0].requests if isinstance(r, messages.JoinGroupRequest)]
+    assert (first, last) == ("", "")
+    # A join is due a backoff after the refusal. It comes first where the description of the group takes longer.
+    assert set(between) <= {"n"}
+    assert world.asked(DescribeGroupsRequest) >= 1
 
 
 @with_a_session
