@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -342,7 +343,7 @@ class Application:
         )
         return found
 
-    def wait_for(self, condition: Any, what: str, timeout_s: float = 300, every_s: float = 0.05) -> Any:
+    def wait_for(self, condition: Any, what: str, timeout_s: float = 300, every_s: float | None = None) -> Any:
         """As `harness.waiting.wait_for`, but a driver that has ended is an error at once."""
 
         def alive_and_so() -> Any:
@@ -421,8 +422,14 @@ class SinkFile(NamedTuple):
 
     @property
     def rows(self) -> list[Row]:
-        columns = pq.read_table(self.path, columns=["topic", "partition", "offset", "value"], partitioning=None)
-        return [Row._make((*row, self.batch_id)) for row in zip(*columns.to_pydict().values(), strict=True)]
+        return list(_rows_of(self))
+
+
+@lru_cache(maxsize=512)
+def _rows_of(file: SinkFile) -> tuple[Row, ...]:
+    """Tests that wait for rows look at all files again and again. A batch written anew is another `SinkFile`."""
+    columns = pq.read_table(file.path, columns=["topic", "partition", "offset", "value"], partitioning=None)
+    return tuple(Row._make((*row, file.batch_id)) for row in zip(*columns.to_pydict().values(), strict=True))
 
 
 def sink_files(folder: Path) -> list[SinkFile]:

@@ -371,7 +371,7 @@ def test_a_leader_that_moves_in_the_midst_of_a_read_is_followed_without_librdkaf
     """KIP-951: the old leader names the new one, and its address."""
     topic = f"topic-{uuid4().hex[:8]}"
     three_nodes.create_topic(topic, partitions=3, replication_factor=3)
-    produce(three_nodes.bootstrap_servers, topic, 30_000, partitions=3, size=400)
+    produce(three_nodes.bootstrap_servers, topic, 9_000, partitions=3, size=400)
     first = leader_of(three_nodes, topic)
     move_away(three_nodes, topic)
     options = {"kafka.bootstrap.servers": three_nodes.bootstrap_servers, "kafka.max.partition.fetch.bytes": "4096"}
@@ -383,7 +383,7 @@ def test_a_leader_that_moves_in_the_midst_of_a_read_is_followed_without_librdkaf
         if batches == 1:
             elect_preferred(three_nodes, topic, 3, first)
 
-    assert by_both(ranges, settings, move).num_rows == 30_000
+    assert by_both(ranges, settings, move).num_rows == 9_000
 
 
 @on_three_nodes

@@ -4,14 +4,17 @@ from pathlib import Path
 from uuid import uuid4
 
 from harness.kafka import produce
+from harness.mostly import mostly
 from harness.offsets import committed
 from harness.stream import Collected, await_rows, options, start
 from harness.waiting import wait_for
 from pyspark.sql import SparkSession
 
+from spark_kgroup.model import CONSUMER
 from spark_kgroup.testing import ApacheKafka
 
 
+@mostly(CONSUMER)
 def test_each_record_of_topics_that_appear_and_vanish_is_read_once(
     spark: SparkSession, apache_kafka: ApacheKafka, group: str, tmp_path: Path, group_protocol: str
 ) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 _FIRST: Final = int(os.environ.get("KGROUP_SIMULATION_FIRST", "0"))
-_COUNT: Final = int(os.environ.get("KGROUP_SIMULATION_SEEDS", "340"))
+_COUNT: Final = int(os.environ.get("KGROUP_SIMULATION_SEEDS", "240"))
 
 
 def seeds_of(kind: str, kinds: Sequence[str]) -> range:

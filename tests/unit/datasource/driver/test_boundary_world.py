@@ -19,7 +19,7 @@ from harness.fake_leaders import LAGS, SILENT
 from pyspark_kgroup.errors import DataLoss
 from spark_kgroup.model import TopicPartition
 
-SEEDS = int(os.environ.get("KGROUP_SIMULATION_SEEDS", "80"))
+SEEDS = int(os.environ.get("KGROUP_SIMULATION_SEEDS", "60"))
 
 
 class BoundaryWorld:

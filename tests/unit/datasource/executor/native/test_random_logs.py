@@ -21,7 +21,7 @@ from pyspark_kgroup.limits import DECOMPRESSED_PIECE_BYTES
 
 ALL = 2**62
 
-EXAMPLES = 400
+EXAMPLES = 250
 """Measured: 4 s, most of which Hypothesis takes to make the logs. Each run has new ones."""
 
 Seen = list[tuple[int, bytes | None, bytes | None, int, int, tuple[tuple[bytes, bytes | None], ...]]]
