@@ -18,14 +18,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from pyspark.sql.streaming.listener import StreamingQueryListener
-
 from pyspark_kgroup.durable_ends import DurableEnds
 from pyspark_kgroup.ended_queries import EndedQueries
 from pyspark_kgroup.errors import CheckpointError
 from pyspark_kgroup.limits import PROGRESS_LOGGED_MS
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.skipped_batches import skipped_warning
+from pyspark_kgroup.progress_as_text import ProgressAsText
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.model import TopicPartition
 
@@ -130,7 +129,7 @@ def skipped_offsets(progress: Mapping[str, Any]) -> int:
     return offsets
 
 
-class KgroupListener(StreamingQueryListener):
+class KgroupListener(ProgressAsText):
     """Logs one line for a query's progress at INFO, not more often than every 10 s, and exports Prometheus gauges.
 
     At DEBUG there are lines of each seat and partition as well.
