@@ -350,8 +350,9 @@ COLUMNS = {"partitions": "0", "period": "0", "from": "0", "pos": "0"}
 
 
 def repr_in_short(value: object) -> str:
+    """As an id of pytest, which writes a backslash twice at a second look (`make mutants` takes two)."""
     try:
-        return repr(value)[:60]
+        return ascii(value)[:60].replace("\\", "")
     except RecursionError:
         return "deep"
 
