@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from harness.classic_driver import EAGER, HEARTBEAT_MS, ME, OWN_ID, Driver, only, parts
 
@@ -150,12 +152,12 @@ def test_a_seat_is_not_renamed_while_a_heartbeat_may_say_that_the_group_rebalanc
 
 
 @pytest.mark.parametrize(
-    "driver",
-    [Driver(own_id=""), Driver(assignors=(EAGER,)), Driver(instance_id=None)],
+    "config",
+    [{"own_id": ""}, {"assignors": (EAGER,)}, {"instance_id": None}],
     ids=["no id", "eager", "dynamic"],
 )
-def test_a_member_is_never_renamed_that_has_no_id_of_its_own_or_is_eager_or_dynamic(driver: Driver) -> None:
-    driver.into(State.STABLE)
+def test_a_member_is_never_renamed_that_has_no_id_of_its_own_or_is_eager_or_dynamic(config: dict[str, Any]) -> None:
+    driver = Driver(**config).into(State.STABLE)
     assert driver.take(contract.Rename()) == []
     assert driver.state is State.STABLE
 
