@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import time
@@ -74,6 +75,7 @@ def step(title: str) -> Iterator[None]:
 @contextmanager
 def as_program() -> Iterator[None]:
     """Run to the end, or until Ctrl-C (exit code 130). An error is shown as one sentence (exit code 1)."""
+    logging.getLogger().addFilter(_is_no_interrupt)
     try:
         with stop_signals_raise(KeyboardInterrupt):
             yield
@@ -85,6 +87,13 @@ def as_program() -> Iterator[None]:
             f"{Path(sys.argv[0]).name}: {problem}", markup=False, soft_wrap=True
         )
         raise typer.Exit(1) from None
+    finally:
+        logging.getLogger().removeFilter(_is_no_interrupt)
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """False for the traceback that py4j logs, with the root logger, of a Ctrl-C that comes while it awaits the JVM."""
+    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
 
 
 @contextmanager
