@@ -30,6 +30,8 @@ OF_SPARK   := $(patsubst %,--constraint %,$(wildcard conf/pyspark/$(SPARK).txt))
 # In a terminal, pip shows how far it is; elsewhere make shows each command before it runs.
 QUIET      := $(shell test -t 2 || echo --quiet)
 PIP_ARGS   := $(QUIET) $(HASHED) --build-constraint $(VERSIONS)
+# An environment has 4,000 to 7,000 modules, of which tests import a part: Python compiles these when it meets them.
+LAZILY     := --no-compile
 # pip itself comes from its own lines there: the pip that Python brings does not know --no-require-hashes.
 PIP_LINES  := sed -n '/^pip==/,/[^\\]$$/p' $(VERSIONS)
 NATIVE     := datasource/pyspark_kgroup/executor/native/records.c hatch_build.py
@@ -51,7 +53,7 @@ $(VENV)/.ready: pyproject.toml $(VERSIONS)
 	@echo 'Making $(VENV): some minutes at first (500 MB).'
 	$(PYTHON) -m venv $(VENV)
 	$(PIP_LINES) | $(BIN)/python -m pip install $(QUIET) --requirement /dev/stdin
-	$(BIN)/pip install $(PIP_ARGS) $(OF_DEV) --group dev
+	$(BIN)/pip install $(PIP_ARGS) $(LAZILY) $(OF_DEV) --group dev
 	$(BIN)/pip install $(QUIET) $(HASHED) $(OF_DEV) --no-build-isolation --editable '.[cli,testing]'  # with what dev has just brought
 	@touch $@
 
@@ -74,7 +76,9 @@ format: setup  ## rewrite the sources the way ruff wants them
 
 # One test process leaves both cores idle for two thirds of its time, so lanes run side by side (tests/programs/lanes).
 # LANES="--keep-going" finishes all of them when a test has failed; LANES="--help" for more.
-test: setup $(SPARK_VENV)/.installed  ## lint, types and every test
+test:  ## lint, types and every test
+	@$(MAKE) --no-print-directory --jobs 2 setup $(SPARK_VENV)/.ready  # pip keeps one core busy
+	@$(MAKE) --no-print-directory $(SPARK_VENV)/.installed
 	cd tests && PYTHONPATH=.:programs ../$(BIN)/python -P -m lanes $(LANES)
 
 # Several test processes share the tests, one by one, the dearest first (tests/harness/handing_out.py).
@@ -226,7 +230,7 @@ $(SPARK_VENV)/.ready: pyproject.toml $(VERSIONS)
 	@echo 'Making $(SPARK_VENV): some minutes at first (600 MB).'
 	$(PYTHON) -m venv $(SPARK_VENV)
 	$(PIP_LINES) | $(SPARK_VENV)/bin/python -m pip install $(QUIET) --requirement /dev/stdin
-	$(SPARK_VENV)/bin/pip install $(PIP_ARGS) $(OF_SPARK) 'pyspark[connect]==$(SPARK)' --group spark-tests
+	$(SPARK_VENV)/bin/pip install $(PIP_ARGS) $(LAZILY) $(OF_SPARK) 'pyspark[connect]==$(SPARK)' --group spark-tests
 	@touch $@
 
 $(SPARK_VENV)/.installed: $(SPARK_VENV)/.ready $(WHEEL_DIR)/.built

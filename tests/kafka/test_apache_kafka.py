@@ -67,6 +67,7 @@ def static_member(
         member.close()
 
 
+@pytest.mark.full
 def test_one_node_is_ready_within_the_bound(apache_kafka: ApacheKafka) -> None:
     """The shared node has filled the cache of jars. On a busy machine the bound grows with the queue for a core."""
     seconds = []
@@ -289,7 +290,9 @@ if sys.argv[1] == "stay":
 """
 
 
-@pytest.mark.parametrize("how", ["stay", "raise", "return"])
+@pytest.mark.parametrize(
+    "how", ["stay", pytest.param("raise", marks=pytest.mark.full), pytest.param("return", marks=pytest.mark.full)]
+)
 def test_no_jvm_and_no_directory_outlive_the_owner_however_it_ends(how: str) -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, how], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

@@ -181,7 +181,7 @@ async def s2s(world: World) -> str:
     return "... for longer than a refresh"
 
 
-@pytest.mark.parametrize("assignor", [STICKY, "range"])
+@pytest.mark.parametrize("assignor", [STICKY, pytest.param("range", marks=pytest.mark.full)])
 def test_partitions_added_around_a_restart_of_the_leader_are_noticed_in_one_rebalance(
     apache_kafka: ApacheKafka, assignor: str
 ) -> None:
@@ -203,7 +203,7 @@ def test_partitions_added_around_a_restart_of_the_leader_are_noticed_in_one_reba
     scenario()
 
 
-@pytest.mark.parametrize("assignor", [STICKY, "range"])
+@pytest.mark.parametrize("assignor", [STICKY, pytest.param("range", marks=pytest.mark.full)])
 def test_a_topic_deleted_while_the_leader_was_away_is_noticed_in_one_rebalance(
     apache_kafka: ApacheKafka, assignor: str
 ) -> None:
@@ -231,7 +231,7 @@ def test_a_topic_deleted_while_the_leader_was_away_is_noticed_in_one_rebalance(
     scenario()
 
 
-@pytest.mark.parametrize("assignor", [STICKY, "range"])
+@pytest.mark.parametrize("assignor", [STICKY, pytest.param("range", marks=pytest.mark.full)])
 def test_a_member_that_comes_back_with_a_topic_more_gets_a_share_of_it(
     apache_kafka: ApacheKafka, assignor: str
 ) -> None:

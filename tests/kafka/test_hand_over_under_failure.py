@@ -137,7 +137,7 @@ def world(behind: tuple[ApacheKafka, Proxy]) -> Iterator[HandOverWorld]:
             proxy.heal()
 
 
-@pytest.mark.parametrize("verdict", [Verdict.CUT, Verdict.UNANSWERED])
+@pytest.mark.parametrize("verdict", [Verdict.CUT, pytest.param(Verdict.UNANSWERED, marks=pytest.mark.full)])
 def test_a_commit_that_is_not_acknowledged_delays_the_hand_over(
     world: HandOverWorld, verdict: Verdict, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,7 +87,7 @@ def assert_it_answers_and_ends_cleanly_on(number: signal.Signals, kafka: Run, se
     assert kafka.output.read() == ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGHUP, marks=pytest.mark.full)])
 def test_the_run_command_prints_servers_that_answer_and_a_signal_ends_it_cleanly(
     run: Callable[..., Run], tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -118,6 +118,7 @@ def test_kill_9_leaves_no_jvm_and_a_data_directory_that_the_next_run_uses_until_
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+@pytest.mark.full
 def test_a_data_directory_is_refused_to_a_second_run_and_two_signals_do_not_make_the_stop_less_clean(
     run: Callable[..., Run], tmp_path: Path
 ) -> None:

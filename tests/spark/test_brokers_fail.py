@@ -11,6 +11,7 @@ import pytest
 from harness.group_protocol import OF_ENVIRONMENT
 from harness.groups import stable_generation
 from harness.kafka import contents, produce
+from harness.offsets import lag
 from harness.stream import Collected, assert_exactly, await_rows, options, start
 from harness.waiting import wait_for
 from pyspark.sql import SparkSession
@@ -54,7 +55,7 @@ def assert_drained(kafka: ApacheKafka, query: StreamingQuery, group: str, topic:
     found = contents(kafka.bootstrap_servers, topic)
     await_rows(query, collected, len(found), 180)
     assert_exactly(collected, found)
-    wait_for(lambda: {row.lag for row in kafka.describe_group(group)} == {0}, "lag 0", 120, every_s=1)
+    wait_for(lambda: lag(kafka.bootstrap_servers, group, topic) == 0, "lag 0", 120)
     assert query.isActive
 
 
@@ -76,6 +77,7 @@ def test_an_orderly_restart_of_the_broker_moves_no_partition(
     assert stable_generation(one_node, group) == generation
 
 
+@pytest.mark.full
 def test_a_coordinator_that_dies_is_replaced_by_another_broker(
     spark: SparkSession, apache_kafka_factory: Callable[..., ApacheKafka], group: str, tmp_path: Path
 ) -> None:

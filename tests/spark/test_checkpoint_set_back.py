@@ -82,6 +82,7 @@ def test_a_query_repeats_the_batches_whose_logs_were_deleted(
     assert_exactly(collected, contents(server, topic))
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("class_archive")
 def test_a_crash_that_loses_the_newest_checkpoint_files_skips_no_record(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path

@@ -67,6 +67,7 @@ def test_records_deleted_between_plan_and_read_fail_the_query_or_are_skipped(
     assert numbers(collected, topic) == [*range(20), *range(40, 65)]
 
 
+@pytest.mark.full
 def test_a_topic_deleted_during_a_query_fails_it_and_costs_other_topics_no_record(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:

@@ -56,6 +56,7 @@ def test_the_command_starts_a_session_of_its_own_and_looks_at_it_without_pandas(
     assert "Looking at the executors: done after" in done.stderr
 
 
+@pytest.mark.full
 def test_spark_starts_with_the_settings_that_the_command_advises(class_archive: None) -> None:
     def way_to_the_jvm(*settings: str) -> dict[str, str]:
         local = ("spark.ui.enabled=false", "spark.driver.host=127.0.0.1", *settings)

@@ -104,6 +104,7 @@ def test_a_restart_with_a_wrong_address_fails_and_loses_no_record(
     assert_exactly(collected, contents(server, topic))
 
 
+@pytest.mark.full
 def test_a_broker_that_talks_garbage_for_a_while_is_waited_for(
     spark: SparkSession, apache_kafka_factory: Callable[..., ApacheKafka], group: str, tmp_path: Path
 ) -> None:
@@ -186,7 +187,7 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("end", ["ctrl-c", "kill -9"])
+@pytest.mark.parametrize("end", [pytest.param("ctrl-c", marks=pytest.mark.full), "kill -9"])
 def test_an_application_that_ends_leaves_no_process(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path, end: str
 ) -> None:

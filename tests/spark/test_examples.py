@@ -55,6 +55,7 @@ def test_quickstart_prints_each_record_once_over_two_runs(
     assert len((EXAMPLES / "quickstart.py").read_text().splitlines()) <= 25
 
 
+@pytest.mark.full
 def test_flights_counts_as_pandas_counts(example: Example, apache_kafka: ApacheKafka, group: str) -> None:
     arguments = ["--bootstrap-server", apache_kafka.bootstrap_servers, "--topic", group, "--group", group]
     code, output = example.run("flights.py", *arguments, "--rows", "3000", "--rows-per-batch", "1500")

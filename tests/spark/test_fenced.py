@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from harness.group_history import assert_never_rewound, group_history
 from harness.kafka import contents, produce
+from harness.mostly import mostly
 from harness.stream import Collected, assert_exactly, await_rows, options, start
 from harness.waiting import wait_for
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_kgroup.model import CLASSIC, CONSUMER
 from spark_kgroup.testing import ApacheKafka
 
 NewTopic = Callable[[int], str]
@@ -32,6 +34,7 @@ def assert_fenced(error: object, seat_prefix: str) -> None:
     assert "is an old driver still alive" in message
 
 
+@mostly(CONSUMER)
 @pytest.mark.usefixtures("group_protocol")
 def test_an_idle_query_is_fenced_within_a_heartbeat(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
@@ -53,6 +56,7 @@ def test_an_idle_query_is_fenced_within_a_heartbeat(
     assert_exactly(second, contents(server, topic))
 
 
+@mostly(CLASSIC)
 @pytest.mark.usefixtures("group_protocol")
 def test_a_query_that_is_fenced_inside_a_batch_commits_no_more_offsets(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
@@ -109,7 +113,7 @@ def two_loads(spark: SparkSession, read: dict[str, str]) -> DataFrame:
     return source.load().union(source.load())
 
 
-@pytest.mark.parametrize("twice", [self_join, two_loads])
+@pytest.mark.parametrize("twice", [self_join, pytest.param(two_loads, marks=pytest.mark.full)])
 def test_two_readers_of_one_group_in_one_query_get_an_error_that_explains_both_causes(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path, twice: Twice
 ) -> None:

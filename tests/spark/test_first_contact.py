@@ -131,6 +131,7 @@ def test_a_checkpoint_of_the_built_in_source_is_named_as_such(
 # -------------------------------------------------------------------------------------- warnings at a start
 
 
+@pytest.mark.full
 def test_a_start_warns_of_idle_seats_of_a_start_at_the_end_and_of_another_checkpoint(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:

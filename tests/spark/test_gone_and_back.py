@@ -101,6 +101,7 @@ def test_a_driver_gone_for_longer_leaves_its_partitions_to_another_member_and_no
     assert_never_rewound(group_history(server, group))
 
 
+@pytest.mark.full
 def test_a_commit_from_before_a_long_pause_is_refused(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:

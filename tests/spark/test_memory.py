@@ -96,6 +96,7 @@ def test_a_large_batch_keeps_workers_small(
     assert_small("worker", idle_workers, peaks)
 
 
+@pytest.mark.full
 def test_a_large_batch_keeps_sidecars_and_their_workers_small(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
@@ -194,6 +195,7 @@ WINDOW = 20
 """The last batches of each, in which use is measured."""
 
 
+@pytest.mark.full
 def test_tiny_batches_leave_no_memory_behind(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:

@@ -129,6 +129,7 @@ def refusing() -> Iterator[str]:
         yield f"127.0.0.1:{taken.getsockname()[1]}"
 
 
+@pytest.mark.full
 def test_a_port_without_a_broker_ends_in_time_with_the_option_to_check(
     spark: SparkSession, stream: Stream, refusing: str
 ) -> None:

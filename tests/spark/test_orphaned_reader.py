@@ -55,9 +55,8 @@ def orphaned(application: Application, coordinator: KafkaNode) -> int:
     return reader
 
 
-@pytest.mark.parametrize(
-    ("starting", "first"), [pytest.param("earliest", 0, marks=pytest.mark.full), ("latest", RECORDS)]
-)
+@pytest.mark.full
+@pytest.mark.parametrize(("starting", "first"), [("earliest", 0), ("latest", RECORDS)])
 def test_a_restarted_query_keeps_its_seats_when_the_reader_of_the_last_run_wakes(
     three_nodes: ApacheKafka, group: str, tmp_path: Path, starting: str, first: int
 ) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from uuid import uuid4
 
+import pytest
 from harness.kafka import produce
 from harness.mostly import mostly
 from harness.offsets import committed
@@ -14,6 +15,7 @@ from spark_kgroup.model import CONSUMER
 from spark_kgroup.testing import ApacheKafka
 
 
+@pytest.mark.full
 @mostly(CONSUMER)
 def test_each_record_of_topics_that_appear_and_vanish_is_read_once(
     spark: SparkSession, apache_kafka: ApacheKafka, group: str, tmp_path: Path, group_protocol: str

@@ -47,6 +47,7 @@ def from_committed(bootstrap: str, topic: str, group: str, session_timeout_ms: i
     return options(bootstrap, topic, group, **more)
 
 
+@pytest.mark.full
 @mostly(CLASSIC)
 def test_other_owner_keeps_reading_while_the_batch_is_replayed(
     apache_kafka: ApacheKafka, topic: str, group: str, tmp_path: Path, group_protocol: str

@@ -14,13 +14,13 @@ from harness.stream import Collected, assert_exactly, await_rows, options, start
 from harness.waiting import wait_for
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_kgroup.model import CLASSIC
+from spark_kgroup.model import CLASSIC, CONSUMER
 from spark_kgroup.testing import ApacheKafka
 
 NewTopic = Callable[[int], str]
 
 
-@pytest.mark.parametrize("library", [Sharing, KafkaPythonSharing])
+@pytest.mark.parametrize("library", [Sharing, pytest.param(KafkaPythonSharing, marks=pytest.mark.full)])
 def test_a_consumer_of_another_library_joins_and_leaves_while_batches_run(
     spark: SparkSession,
     apache_kafka: ApacheKafka,
@@ -51,6 +51,7 @@ def test_a_consumer_of_another_library_joins_and_leaves_while_batches_run(
     assert set(ours) | set(peer.rows) == contents(server, topic).keys(), "a gap"
 
 
+@mostly(CLASSIC)
 def test_no_partition_moves_while_a_batch_is_being_read(
     spark: SparkSession,
     apache_kafka: ApacheKafka,
@@ -146,6 +147,7 @@ def test_a_partition_added_mid_stream_is_read_from_earliest_and_moves_no_other_p
     assert len(collected) == len(seen) == 60
 
 
+@mostly(CONSUMER)
 @pytest.mark.usefixtures("group_protocol")
 def test_a_restart_within_the_session_moves_no_partition(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path

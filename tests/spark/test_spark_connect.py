@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as parquet
 from harness.kafka import contents, produce
+from harness.offsets import lag
 from harness.stream import options
 from harness.waiting import wait_for
 
@@ -110,7 +111,7 @@ def test_a_query_through_connect_has_the_same_rows(
             return sum(source["numInputRows"] for one in application.progress() for source in one["sources"])
 
         wait_for(lambda: reported() == 200, "progress of 200 rows", 60, every_s=0.5)
-        wait_for(lambda: {row.lag for row in apache_kafka.describe_group(group)} == {0}, "lag 0", 60, every_s=1)
+        wait_for(lambda: lag(server, group, topic) == 0, "lag 0", 60)
         assert application.stop() == 0
         wait_for(lambda: not application.processes(), "client, server, reader and workers to end", 60)
     found = rows(tmp_path)
