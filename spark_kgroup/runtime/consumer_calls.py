@@ -27,7 +27,7 @@ from spark_kgroup.member.machine import Config
 from spark_kgroup.model import ErrorCode, TopicIdPartition
 from spark_kgroup.peer_words import printable_words
 from spark_kgroup.rights import RIGHTS_MISSING
-from spark_kgroup.wire import messages
+from spark_kgroup.wire import messages, schema
 from spark_kgroup.wire.backoff import Backoff
 from spark_kgroup.wire.cluster import Cluster
 
@@ -108,7 +108,7 @@ class ConsumerCalls:
             log.info("no answer to a heartbeat of %s: %s", request.identity.instance_id or "a member", error)
             return Unanswered(request=request, reason=str(error))
 
-    async def _call(self, request: ConsumerHeartbeatRequest, timeout_ms: int) -> messages.Response:
+    async def _call(self, request: ConsumerHeartbeatRequest, timeout_ms: int) -> schema.Response:
         versions = self._to_messages(request)
         while True:
             try:
@@ -120,7 +120,7 @@ class ConsumerCalls:
                 # Remembered, so that later heartbeats do not begin with a version that the coordinator lacks.
                 self._unsupported += 1
 
-    def _to_messages(self, request: ConsumerHeartbeatRequest) -> tuple[messages.Request, ...]:
+    def _to_messages(self, request: ConsumerHeartbeatRequest) -> tuple[schema.Request, ...]:
         config = self._config()
         everything: dict[str, Any] = {
             "rack": self._rack(),
@@ -145,14 +145,14 @@ class ConsumerCalls:
         return TopicsResolved(names=tuple(sorted(names.items())))
 
 
-def _to_event(request: ConsumerHeartbeatRequest, response: messages.Response) -> ConsumerHeartbeatResponse:
+def _to_event(request: ConsumerHeartbeatRequest, response: schema.Response) -> ConsumerHeartbeatResponse:
     """The event that the response makes.
 
     Raises:
         ProtocolViolation: it takes us for a member, without the epoch of one or an interval to wait.
     """
-    assert isinstance(response, messages.ConsumerGroupHeartbeatResponse | messages.ConsumerGroupHeartbeatResponseV0)
-    interval_ms = round(response.heartbeat_interval.total_seconds() * 1000)
+    assert isinstance(response, schema.ConsumerGroupHeartbeatResponse)
+    interval_ms = response.heartbeat_interval_ms
     joined = int(response.error_code) == ErrorCode.NONE and request.identity.generation >= JOIN_EPOCH
     if joined and (response.member_epoch <= JOIN_EPOCH or interval_ms <= 0):
         message = f"A heartbeat was answered with epoch {response.member_epoch}, to wait for {interval_ms} ms."

@@ -22,7 +22,7 @@ from spark_kgroup.model import ErrorCode, MemberIdentity, TopicPartition
 from spark_kgroup.peer_words import listed
 from spark_kgroup.rights import RIGHTS_MISSING, Rights
 from spark_kgroup.runtime.settings import GroupSettings
-from spark_kgroup.wire import messages
+from spark_kgroup.wire import messages, schema
 from spark_kgroup.wire.backoff import Backoff
 from spark_kgroup.wire.groups import Coordinators
 
@@ -176,7 +176,7 @@ class OffsetCommitter:
             return dict.fromkeys(
                 positions, ErrorCode.NETWORK_EXCEPTION if error.retriable else ErrorCode.INVALID_REQUEST
             )
-        assert isinstance(response, messages.OffsetCommitResponse | messages.OffsetCommitResponseV9)
+        assert isinstance(response, schema.OffsetCommitResponse)
         errors = messages.offset_commit_errors(response)
         codes = set(errors.values())
         # While a right is missing for some topics, acknowledged offsets of other topics must not end its minute.

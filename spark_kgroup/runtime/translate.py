@@ -10,7 +10,7 @@ from spark_kgroup.errors import ProtocolViolation
 from spark_kgroup.member import contract
 from spark_kgroup.member.machine import Config
 from spark_kgroup.model import ErrorCode, GroupMember, Subscription
-from spark_kgroup.wire import messages
+from spark_kgroup.wire import messages, schema
 from spark_kgroup.wire.consumer_protocol import (
     decode_assignment,
     decode_subscription,
@@ -25,7 +25,7 @@ Asked = contract.Parkable | contract.HeartbeatRequest | contract.RenameRequest
 """The requests that go over a member's own connection."""
 
 
-def to_message(request: Asked, config: Config, rack: str | None = None) -> messages.Request:
+def to_message(request: Asked, config: Config, rack: str | None = None) -> schema.Request:
     """The Kafka message for a machine's request. `rack` is the member's, as its last join named it."""
     match request:
         case contract.JoinRequest(identity=who, protocols=protocols, reason=reason):
@@ -55,34 +55,34 @@ def to_message(request: Asked, config: Config, rack: str | None = None) -> messa
             return newest
 
 
-def to_event(request: Asked, response: messages.Response) -> contract.Event:
+def to_event(request: Asked, response: schema.Response) -> contract.Event:
     """The event that a broker's response to `request` makes.
 
     Raises:
         ProtocolViolation: our assignment is not in the consumer protocol, or the group's members are not distinct.
     """
     match request, response:
-        case contract.JoinRequest(), messages.JoinGroupResponse():
+        case contract.JoinRequest(), schema.JoinGroupResponse():
             return _join_response(request, response)
-        case contract.SyncRequest(), messages.SyncGroupResponse():
+        case contract.SyncRequest(), schema.SyncGroupResponse():
             error = _error(response, {request.protocol})
             owned = frozenset() if error else decode_assignment(response.assignment)
             return contract.SyncResponse(request=request, error=error, assignment=owned)
-        case contract.HeartbeatRequest(), messages.HeartbeatResponse():
+        case contract.HeartbeatRequest(), schema.HeartbeatResponse():
             return contract.HeartbeatResponse(request=request, error=int(response.error_code))
-        case contract.RenameRequest(), messages.ConsumerGroupHeartbeatResponse():
+        case contract.RenameRequest(), schema.ConsumerGroupHeartbeatResponse():
             return contract.RenameResponse(request=request, error=int(response.error_code))
     raise AssertionError(f"{type(response).__name__} does not answer {type(request).__name__}")
 
 
-def _error(response: messages.JoinGroupResponse | messages.SyncGroupResponse, protocols: Collection[str]) -> int:
+def _error(response: schema.JoinGroupResponse | schema.SyncGroupResponse, protocols: Collection[str]) -> int:
     """The error of an answer. An answer in a protocol that we did not ask for is one (Java: AbstractCoordinator)."""
     error = int(response.error_code)
     of_ours = response.protocol_type in (None, "consumer") and response.protocol_name in (None, *protocols)
     return error if error or of_ours else ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-def _join_response(request: contract.JoinRequest, response: messages.JoinGroupResponse) -> contract.JoinResponse:
+def _join_response(request: contract.JoinRequest, response: schema.JoinGroupResponse) -> contract.JoinResponse:
     error = _error(response, [name for name, _ in request.protocols])
     if not error and response.protocol_name is None:
         raise ProtocolViolation("A JoinGroup answer names no assignor.", retriable=True)
@@ -107,7 +107,7 @@ def _join_response(request: contract.JoinRequest, response: messages.JoinGroupRe
     )
 
 
-def _decode_subscription(member: messages.JoinGroupResponseMember) -> Subscription:
+def _decode_subscription(member: schema.JoinGroupResponseMember) -> Subscription:
     """A member whose subscription cannot be decoded subscribes to no topic, and the other members get all.
 
     Java's leader and franz-go's end with such a member, and so would ours: the broker would elect the next one, which

@@ -25,13 +25,13 @@ from spark_kgroup.errors import (
 from spark_kgroup.limits import CONNECT_TIMEOUT_MS, NEXT_BROKER_AFTER_MS
 from spark_kgroup.peer_words import printable_words
 from spark_kgroup.rights import RIGHTS_MISSING, Rights
-from spark_kgroup.wire import messages
+from spark_kgroup.wire import messages, schema
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.backoff import Backoff
 from spark_kgroup.wire.connection import Connection
-from spark_kgroup.wire.messages import Request, Response
 from spark_kgroup.wire.pace import Pace
 from spark_kgroup.wire.race import first_success
+from spark_kgroup.wire.schema import Request, Response
 from spark_kgroup.wire.security.settings import Security
 from spark_kgroup.wire.witnesses import Witnesses
 
@@ -248,7 +248,7 @@ class Connections:
         self._pace.check_in_time(address, ENDS_AT_S.get())
         return await self._open(address)
 
-    def check_cluster(self, address: Address, answer: messages.MetadataResponse) -> None:
+    def check_cluster(self, address: Address, answer: schema.MetadataResponse) -> None:
         """Remember the id of the cluster that answers first, if none is known. No other cluster's answers are used.
 
         Raises:
@@ -315,7 +315,7 @@ class Connections:
         try:
             timeout_ms = min(self._request_timeout_ms, CONNECT_TIMEOUT_MS)
             answer = await connection.call(messages.metadata(()), timeout_ms=timeout_ms)
-            assert isinstance(answer, messages.MetadataResponse)
+            assert isinstance(answer, schema.MetadataResponse)
             self.check_cluster(connection.address, answer)
         except BaseException:
             await connection.close()
@@ -445,7 +445,7 @@ class Brokers:
 
         await self.retries.run(attempt, timeout_ms)
 
-    async def check_answer(self, witness: Address, answer: messages.MetadataResponse) -> None:
+    async def check_answer(self, witness: Address, answer: schema.MetadataResponse) -> None:
         """As `Connections.check_cluster`, for an answer of `witness`, whose pooled connection is closed if that fails.
 
         Raises:

@@ -34,7 +34,7 @@ from spark_kgroup.limits import (
 from spark_kgroup.model import ErrorCode, TopicDescription, TopicPartition
 from spark_kgroup.peer_words import listed
 from spark_kgroup.rights import RIGHTS_MISSING
-from spark_kgroup.wire import messages
+from spark_kgroup.wire import messages, schema
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.brokers import Brokers, NotKnownYet, end_after
 from spark_kgroup.wire.groups import Coordinators, Groups
@@ -461,7 +461,7 @@ class Logs:
             response = await self._brokers.connections.ask(
                 address, messages.list_offsets(wanted, isolation_level, epochs)
             )
-            assert isinstance(response, messages.ListOffsetsResponse)
+            assert isinstance(response, schema.ListOffsetsResponse)
             errors |= take_listed(response, wanted, found)
         except WireError as error:
             errors |= dict.fromkeys(wanted, error)
@@ -665,7 +665,7 @@ class Cluster:
     async def _ask(self, topics: Sequence[str] | None) -> _Told:
         """Metadata of `topics` (None: all) as one broker tells them, in one attempt, and believed."""
         witness, response = await self.brokers.ask_any(messages.metadata(topics))
-        assert isinstance(response, messages.MetadataResponse)
+        assert isinstance(response, schema.MetadataResponse)
         await self.brokers.check_answer(witness, response)
         large = sum(len(topic.partitions) for topic in response.topics) > PARTITIONS_AT_ONCE_MAX
         found = await asyncio.to_thread(parse_metadata, response) if large else parse_metadata(response)

@@ -1,71 +1,48 @@
-"""The one seam over the codec library (kio): frames out, responses in.
+"""Kafka's bytes: requests out, responses in, and the other way round for tests, all by the fields of `schema`. No I/O.
 
-kio gives the message classes and writes them. It does not read brokers' responses: its reader refuses tagged fields and
-error codes it does not know, and a frame that claims a huge array ends the process (0.6.5). The reader here goes by the
-same classes' schema, and
+Whatever a broker sends, the reader
 - checks each length against the bytes that are left, before it reads or allocates by it,
-- skips tagged fields it does not know (KIP-482: a newer broker may send them in an old version),
-- keeps error codes it does not know, as the numbers they are.
-All else that does not fit is a `ProtocolViolation`. The tests compare with kio's reader.
+- skips tagged fields (KIP-482: a newer broker may send them in an old version),
+- refuses all else that does not fit as a `ProtocolViolation`.
+The tests compare it with kio, a codec of others, in both directions.
 """
 
 from __future__ import annotations
 
-import io
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache, partial
 from itertools import groupby
 from struct import Struct
-from types import MappingProxyType, NoneType, UnionType
-from typing import Any, Final, TypeVar, cast, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, TypeVar, cast, get_args, get_origin
 from uuid import UUID
-
-from kio.schema.errors import ErrorCode as KnownError
-from kio.schema.request_header.v1.header import RequestHeader as RequestHeaderV1
-from kio.schema.request_header.v2.header import RequestHeader as RequestHeaderV2
-from kio.serial import entity_writer
-from kio.static.primitive import i32
-from kio.static.protocol import Entity
 
 from spark_kgroup.errors import ProtocolViolation
 from spark_kgroup.model import ErrorCode
-from spark_kgroup.wire.messages import RESPONSE_OF, ApiVersionsResponse, ApiVersionsResponseV0, Request, Response
+from spark_kgroup.wire.schema import API_OF, ApiVersionsRequest, ApiVersionsRequestV0, Request, Response
 
-log = logging.getLogger(__name__)
+M = TypeVar("M", bound=tuple[Any, ...])
 
-E = TypeVar("E", bound=Entity)
+_INT8, _INT16, _INT32 = (Struct(form) for form in (">b", ">h", ">i"))
+_API: Final = Struct(">hhi")
+_NO_UUID: Final = bytes(16)
 
-_INT8, _INT16, _INT32, _INT64 = (Struct(form) for form in (">b", ">h", ">i", ">q"))
 
-
-# ---------------------------------------------------------------------------------------------------- encoding
+# ------------------------------------------------------------------------------------------------------ frames
 
 
 def encode_request(request: Request, correlation_id: int, client_id: str) -> bytes:
     """A whole request frame, its 4-byte length first."""
-    header_type = request.__header_schema__
-    assert header_type in (RequestHeaderV1, RequestHeaderV2)
-    header = header_type(
-        request_api_key=request.__api_key__,
-        request_api_version=request.__version__,
-        correlation_id=i32(correlation_id),
-        client_id=client_id,
-    )
-    body = encode_entity(header) + encode_entity(request)
-    return _INT32.pack(len(body)) + body
-
-
-def encode_entity(entity: Entity) -> bytes:
-    """The bytes of one kio entity, without any header."""
-    with io.BytesIO() as buffer:
-        entity_writer(type(entity))(buffer, entity)
-        return buffer.getvalue()
-
-
-# ---------------------------------------------------------------------------------------------------- decoding
+    kind: Any = type(request)
+    api = API_OF[kind]
+    out = bytearray(_INT32.size)
+    out += _API.pack(api.key, api.version, correlation_id)
+    _write_text(out, client_id, flexible=False)  # its length is no varint in any version of the header
+    if api.flexible:
+        out.append(0)  # tagged fields of the header
+    _writer_of(kind, api.flexible)(out, request)
+    _INT32.pack_into(out, 0, len(out) - _INT32.size)
+    return bytes(out)
 
 
 def read_correlation_id(frame: bytes) -> int:
@@ -85,63 +62,212 @@ def decode_response(request_type: type[Request], frame: bytes) -> Response:
     Raises:
         ProtocolViolation: it is not that response, or more than it.
     """
-    response_type = RESPONSE_OF[request_type]
     # The error code follows the correlation id at once: in no version has the header of this answer tagged fields.
-    if response_type is ApiVersionsResponse and frame[4:6] == _INT16.pack(ErrorCode.UNSUPPORTED_VERSION):
-        response_type = ApiVersionsResponseV0
-    cursor = _Cursor(frame, response_type.__name__)
-    _make_reader(cast("type[Entity]", response_type.__header_schema__))(cursor)
-    response = cast("Response", _make_reader(cast("type[Entity]", response_type))(cursor))
+    if request_type is ApiVersionsRequest and frame[4:6] == _INT16.pack(ErrorCode.UNSUPPORTED_VERSION):
+        request_type = ApiVersionsRequestV0
+    api = API_OF[request_type]
+    cursor = _Cursor(frame, f"{api.name}Response")
+    cursor.number(_INT32)
+    if api.flexible and request_type is not ApiVersionsRequest:
+        cursor.skip_tagged_fields()
+    response = _reader_of(api.response, api.flexible)(cursor)
     if cursor.left:
-        raise ProtocolViolation(f"{cursor.left} bytes follow a whole {cursor.what} v{response_type.__version__}.")
-    return response
+        raise ProtocolViolation(f"{cursor.left} bytes follow a whole {cursor.what} v{api.version}.")
+    return cast("Response", response)
 
 
-def decode_entity(entity_type: type[E], raw: bytes) -> E:
-    """One kio entity from `raw`, which may go on after it (a newer version's fields).
+def encode_struct(value: tuple[Any, ...], *, flexible: bool) -> bytes:
+    """The bytes of one message, or part of one, without any header."""
+    out = bytearray()
+    _writer_of(type(value), flexible)(out, value)
+    return bytes(out)
+
+
+def decode_struct(kind: type[M], raw: bytes, *, flexible: bool) -> M:
+    """One message, or part of one, from `raw`, which may go on after it (a newer version's fields).
 
     Raises:
         ProtocolViolation: `raw` does not hold one.
     """
-    return cast(E, _make_reader(entity_type)(_Cursor(raw, entity_type.__name__)))
+    return cast(M, _reader_of(kind, flexible)(_Cursor(raw, kind.__name__)))
+
+
+# -------------------------------------------------------------------------------------------------- fields' types
+
+
+def _runs(kind: Any) -> Iterable[tuple[str | None, list[tuple[str, Any]]]]:
+    """A struct's (name, type) fields. Those of numbers in a row come together, with their codes in `struct`."""
+    for numbers, run in groupby(fields_of(kind).items(), key=lambda field: _code_of(field[1]) is not None):
+        fields = list(run)
+        yield ("".join(str(_code_of(each)) for _, each in fields) if numbers else None), fields
+
+
+def fields_of(kind: Any) -> dict[str, Any]:
+    """Name -> type of a struct's fields. A class that only names another version of a message has its base's."""
+    return next((each for base in kind.__mro__ if (each := getattr(base, "__annotations__", None))), {})
+
+
+def _code_of(annotation: Any) -> str | None:
+    if annotation is bool:
+        return "?"
+    if get_origin(annotation) is Annotated:
+        code: str = annotation.__metadata__[0]
+        return code
+    return None
+
+
+def _without_none(annotation: Any) -> tuple[Any, bool]:
+    if get_origin(annotation) is not UnionType:
+        return annotation, False
+    (inner,) = (each for each in get_args(annotation) if each is not NoneType)
+    return inner, True
+
+
+# --------------------------------------------------------------------------------------------------------- writing
+
+_Writer = Callable[[bytearray, Any], None]
+"""Appends one value."""
+
+
+@cache
+def _writer_of(kind: Any, flexible: bool) -> _Writer:
+    parts: list[_Writer] = []
+    at = 0
+    for codes, fields in _runs(kind):
+        if codes is not None:
+            parts.append(_numbers_writer(Struct(">" + codes), slice(at, at + len(fields))))
+        else:
+            parts += [_field_writer(at + i, _value_writer(each, flexible)) for i, (_, each) in enumerate(fields)]
+        at += len(fields)
+
+    def write(out: bytearray, value: Any) -> None:
+        for write_part in parts:
+            write_part(out, value)
+        if flexible:
+            out.append(0)  # tagged fields
+
+    return write
+
+
+def _numbers_writer(form: Struct, place: slice) -> _Writer:
+    def write(out: bytearray, struct: Any) -> None:
+        out += form.pack(*struct[place])
+
+    return write
+
+
+def _field_writer(place: int, write_value: _Writer) -> _Writer:
+    def write(out: bytearray, struct: Any) -> None:
+        write_value(out, struct[place])
+
+    return write
+
+
+def _value_writer(annotation: Any, flexible: bool) -> _Writer:
+    kind, nullable = _without_none(annotation)
+    if get_origin(kind) is tuple:
+        return _array_writer(get_args(kind)[0], flexible)
+    if kind is UUID:
+        return _write_uuid
+    if kind is str:
+        return partial(_write_text, flexible=flexible)
+    if kind is bytes:
+        return partial(_write_bytes, flexible=flexible)
+    write_struct = _writer_of(kind, flexible)
+    return partial(_write_nullable, write_struct) if nullable else write_struct
+
+
+def _array_writer(element: Any, flexible: bool) -> _Writer:
+    code = _code_of(element)
+    write_element = _value_writer(element, flexible) if code is None else None
+
+    def write(out: bytearray, values: Sequence[Any] | None) -> None:
+        _write_length(out, None if values is None else len(values), flexible, _INT32)
+        if not values:
+            return
+        if write_element is None:
+            out += _numbers(code, len(values)).pack(*values)
+        else:
+            for each in values:
+                write_element(out, each)
+
+    return write
+
+
+def _write_nullable(write_struct: _Writer, out: bytearray, value: Any) -> None:
+    """A byte before the struct says whether it is there (KIP-893)."""
+    out += _INT8.pack(-1 if value is None else 1)
+    if value is not None:
+        write_struct(out, value)
+
+
+def _write_text(out: bytearray, text: str | None, flexible: bool) -> None:
+    raw = None if text is None else text.encode()
+    _write_length(out, None if raw is None else len(raw), flexible, _INT16)
+    out += raw or b""
+
+
+def _write_bytes(out: bytearray, raw: bytes | None, flexible: bool) -> None:
+    _write_length(out, None if raw is None else len(raw), flexible, _INT32)
+    out += raw or b""
+
+
+def _write_uuid(out: bytearray, value: UUID | None) -> None:
+    out += _NO_UUID if value is None else value.bytes
+
+
+def _write_length(out: bytearray, length: int | None, flexible: bool, form: Struct) -> None:
+    """How many bytes or elements follow, None for null: as `_Cursor.length` reads it."""
+    if not flexible:
+        out += form.pack(-1 if length is None else length)
+        return
+    value = 0 if length is None else length + 1
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+# --------------------------------------------------------------------------------------------------------- reading
 
 
 class _Cursor:
     """A place in unchecked bytes: every read is bounded by the bytes that are left."""
 
-    __slots__ = ("_at", "_raw", "what")
+    __slots__ = ("_raw", "at", "what")
 
     def __init__(self, raw: bytes, what: str) -> None:
         self._raw = raw
-        self._at = 0
+        self.at = 0
         self.what = what
 
     @property
     def left(self) -> int:
-        return len(self._raw) - self._at
+        return len(self._raw) - self.at
 
     def take(self, size: int) -> bytes:
         start = self._advance(size)
-        return self._raw[start : self._at]
+        return self._raw[start : self.at]
 
-    def numbers(self, form: Struct) -> tuple[int, ...]:
+    def numbers(self, form: Struct) -> tuple[Any, ...]:
         return form.unpack_from(self._raw, self._advance(form.size))
 
     def _advance(self, size: int) -> int:
         """Move on by `size` bytes, and return the place before that."""
-        start = self._at
+        start = self.at
         if size > len(self._raw) - start:
             raise ProtocolViolation(f"{self.what} ends after {len(self._raw)} bytes, in the middle of a field.")
-        self._at = start + size
+        self.at = start + size
         return start
 
     def number(self, form: Struct) -> int:
-        return self.numbers(form)[0]
+        value: int = self.numbers(form)[0]
+        return value
 
     def varint(self) -> int:
         """An unsigned varint of at most 5 bytes (ByteUtils.readUnsignedVarint)."""
-        if self._at < len(self._raw) and (byte := self._raw[self._at]) < 0x80:
-            self._at += 1
+        if self.at < len(self._raw) and (byte := self._raw[self.at]) < 0x80:
+            self.at += 1
             return byte  # the usual case: small lengths and tags
         value = 0
         for shift in range(0, 35, 7):
@@ -151,134 +277,116 @@ class _Cursor:
                 return value
         raise ProtocolViolation(f"{self.what} holds an endless varint.")
 
-    def length(self, *, flexible: bool, form: Struct) -> int | None:
+    def length(self, flexible: bool, form: Struct) -> int | None:
         """How many bytes or elements follow, None for null: a varint of one more, or a number of `form`."""
         length = self.varint() - 1 if flexible else self.number(form)
         if not -1 <= length <= self.left:  # an element takes a byte at least
             raise ProtocolViolation(f"{self.what} claims a length of {length} where {self.left} bytes are left.")
         return None if length == -1 else length
 
+    def skip_tagged_fields(self) -> None:
+        for _ in range(self.varint()):
+            self.varint()
+            self.take(self.varint())
+
 
 _Reader = Callable[[_Cursor], Any]
-
-
-_Part = Callable[[_Cursor, dict[str, Any]], None]
-"""Reads one field, or several integers in a row, into the values of an entity."""
+_Part = Callable[[_Cursor, list[Any]], None]
+"""Reads one field, or several numbers in a row, and appends them to a struct's values."""
 
 
 @cache
-def _make_reader(entity_type: type[Entity]) -> _Reader:
-    """Reads an entity: its fields in order, and after them its tagged fields if the version is flexible."""
-    flexible = entity_type.__flexible__
-    plain = [field for field in fields(entity_type) if "tag" not in field.metadata]
+def _reader_of(kind: Any, flexible: bool) -> _Reader:
     parts: list[_Part] = []
-    for integers, run in groupby(plain, key=_is_integer):
-        in_a_row = list(run)
-        parts += [_integers_reader(in_a_row)] if integers else [_one_reader(field, flexible) for field in in_a_row]
-    tagged: dict[int, _Part] = {}
-    for field in fields(entity_type):
-        if "tag" in field.metadata:
-            assert field.default is not MISSING, f"{entity_type.__name__}.{field.name} may be absent and has no default"
-            tagged[field.metadata["tag"]] = _one_reader(field, flexible)
+    for codes, fields in _runs(kind):
+        if codes is not None:
+            parts.append(_numbers_reader(Struct(">" + codes)))
+        else:
+            parts += [_field_reader(_value_reader(name, each, flexible)) for name, each in fields]
 
     def read(cursor: _Cursor) -> Any:
-        values: dict[str, Any] = {}
+        values: list[Any] = []
         for read_part in parts:
             read_part(cursor, values)
         if flexible:
-            _read_tagged(cursor, tagged, values)
-        return entity_type(**values)
+            cursor.skip_tagged_fields()
+        return tuple.__new__(kind, values)
 
     return read
 
 
-def _is_integer(field: Field[Any]) -> bool:
-    return field.metadata.get("kafka_type") in _INTEGERS and get_origin(_without_none(field.type)[0]) is not tuple
-
-
-def _integers_reader(run: Sequence[Field[Any]]) -> _Part:
-    """Integers in a row, with one look at the bytes: the partitions of a large topic are made of them."""
-    names = [field.name for field in run]
-    form = Struct(">" + "".join(_INTEGERS[field.metadata["kafka_type"]] for field in run))
-    codes = [field.name for field in run if field.metadata["kafka_type"] == "error_code"]
-
-    def read(cursor: _Cursor, values: dict[str, Any]) -> None:
-        values.update(zip(names, cursor.numbers(form), strict=True))
-        for name in codes:
-            values[name] = error_code(values[name])
+def _numbers_reader(form: Struct) -> _Part:
+    def read(cursor: _Cursor, values: list[Any]) -> None:
+        values += cursor.numbers(form)
 
     return read
 
 
-def _one_reader(field: Field[Any], flexible: bool) -> _Part:
-    name, read_one = field.name, _field_reader(field, flexible)
-
-    def read(cursor: _Cursor, values: dict[str, Any]) -> None:
-        values[name] = read_one(cursor)
+def _field_reader(read_value: _Reader) -> _Part:
+    def read(cursor: _Cursor, values: list[Any]) -> None:
+        values.append(read_value(cursor))
 
     return read
 
 
-def _read_tagged(cursor: _Cursor, known: Mapping[int, _Part], values: dict[str, Any]) -> None:
-    for _ in range(cursor.varint()):
-        tag = cursor.varint()
-        content = cursor.take(cursor.varint())
-        if tag in known:
-            known[tag](_Cursor(content, cursor.what), values)
+def _value_reader(name: str, annotation: Any, flexible: bool) -> _Reader:
+    kind, nullable = _without_none(annotation)
+    read_content: Callable[[_Cursor, int], Any]
+    if kind is UUID:
+        return _read_uuid
+    if get_origin(kind) is tuple:
+        size, read_content = _INT32, _elements_reader(get_args(kind)[0], flexible)
+    elif kind is str:
+        size, read_content = _INT16, _read_text
+    elif kind is bytes:
+        size, read_content = _INT32, _Cursor.take
+    else:
+        read_struct = _reader_of(kind, flexible)
+        return partial(_read_nullable, read_struct) if nullable else read_struct
+
+    def read(cursor: _Cursor) -> Any:
+        length = cursor.length(flexible, size)
+        if length is not None:
+            return read_content(cursor, length)
+        if not nullable:
+            raise ProtocolViolation(f"{cursor.what} has no {name}: it is null.")
+        return None
+
+    return read
 
 
-def _field_reader(field: Field[Any], flexible: bool) -> _Reader:
-    kind, nullable = _without_none(field.type)
-    if get_origin(kind) is not tuple:
-        return _value_reader(kind, field, flexible, nullable)
-    element, element_nullable = _without_none(get_args(kind)[0])
-    read_one = _value_reader(element, field, flexible, element_nullable)
-    of_int32 = field.metadata.get("kafka_type") == "int32"
+def _elements_reader(element: Any, flexible: bool) -> Callable[[_Cursor, int], tuple[Any, ...]]:
+    """Reads so many elements of an array."""
+    if (code := _code_of(element)) is not None:
+        return lambda cursor, count: cursor.numbers(_numbers(code, count))
+    read_one = _value_reader("element", element, flexible)
 
-    def read(cursor: _Cursor) -> tuple[Any, ...] | None:
-        count = cursor.length(flexible=flexible, form=_INT32)
-        if count is None:
-            _check_null(cursor, field, nullable)
-            return None
-        if of_int32:
-            return cursor.numbers(_int32s(count))
+    def read(cursor: _Cursor, count: int) -> tuple[Any, ...]:
         return tuple([read_one(cursor) for _ in range(count)])
 
-    return read
+    runs = list(_runs(element)) if hasattr(element, "_fields") else []
+    if len(runs) != 1 or runs[0][0] is None:
+        return read
+    form = Struct(f">{runs[0][0]}{'B' if flexible else ''}")  # the byte is the number of its tagged fields
+
+    def read_numbers(cursor: _Cursor, count: int) -> tuple[Any, ...]:
+        """All at once: the partitions of a large topic are structs of numbers, mostly without tagged fields."""
+        start = cursor.at
+        rows = list(form.iter_unpack(cursor.take(count * form.size))) if count * form.size <= cursor.left else []
+        if not flexible and rows:
+            return tuple([tuple.__new__(element, row) for row in rows])
+        if rows and not any(row[-1] for row in rows):
+            return tuple([tuple.__new__(element, row[:-1]) for row in rows])
+        cursor.at = start
+        return read(cursor, count)
+
+    return read_numbers
 
 
 @lru_cache(maxsize=64)
-def _int32s(count: int) -> Struct:
-    """Arrays of integers are mostly of the replicas of a partition: short, and many."""
-    return Struct(f">{count}i")
-
-
-def _without_none(annotation: Any) -> tuple[Any, bool]:
-    if get_origin(annotation) is not UnionType:
-        return annotation, False
-    (inner,) = (arg for arg in get_args(annotation) if arg is not NoneType)
-    return inner, True
-
-
-def _value_reader(kind: Any, field: Field[Any], flexible: bool, nullable: bool) -> _Reader:
-    if is_dataclass(kind):
-        read_struct = _make_reader(cast("type[Entity]", kind))
-        return partial(_read_nullable, read_struct) if nullable else read_struct
-    kafka_type = field.metadata["kafka_type"]
-    if kafka_type in _FIXED:
-        return _FIXED[kafka_type]
-    assert kafka_type in ("string", "bytes"), f"{field.name}: no reader for {kafka_type}"
-    text = kafka_type == "string"
-
-    def read(cursor: _Cursor) -> str | bytes | None:
-        size = cursor.length(flexible=flexible, form=_INT16 if text else _INT32)
-        if size is None:
-            _check_null(cursor, field, nullable)
-            return None
-        content = cursor.take(size)
-        return _text(content) if text else content
-
-    return read
+def _numbers(code: str | None, count: int) -> Struct:
+    """Arrays of numbers are mostly of the replicas of a partition: short, and many."""
+    return Struct(f">{count}{code}")
 
 
 def _read_nullable(read_struct: _Reader, cursor: _Cursor) -> Any:
@@ -286,54 +394,12 @@ def _read_nullable(read_struct: _Reader, cursor: _Cursor) -> Any:
     return None if cursor.number(_INT8) < 0 else read_struct(cursor)
 
 
-def _check_null(cursor: _Cursor, field: Field[Any], nullable: bool) -> None:
-    if not nullable:
-        raise ProtocolViolation(f"{cursor.what} has no {field.name}: it is null.")
-
-
-def _text(content: bytes) -> str:
+def _read_text(cursor: _Cursor, size: int) -> str:
     try:
-        return content.decode()
+        return cursor.take(size).decode()
     except UnicodeDecodeError as error:
         raise ProtocolViolation(f"A string is not UTF-8: {error}.") from None
 
 
-def _long_time(cursor: _Cursor) -> timedelta:
-    try:
-        return timedelta(milliseconds=cursor.number(_INT64))
-    except OverflowError:
-        raise ProtocolViolation(f"{cursor.what} holds a time of more than a million years.") from None
-
-
-@cache
-def error_code(number: int) -> KnownError:
-    """The error code as kio's enum. A number that is not in it becomes a member of its own, outside the list."""
-    try:
-        return KnownError(number)
-    except ValueError:
-        log.warning("a broker sent error code %d, which is newer than this release", number)
-    unknown = int.__new__(KnownError, number)
-    unknown._name_, unknown._value_ = f"error_{number}", number
-    unknown.retriable = False
-    return unknown
-
-
-_FIXED: Final[Mapping[str, _Reader]] = MappingProxyType(
-    {
-        "bool": lambda cursor: cursor.take(1) != b"\0",
-        "int8": lambda cursor: cursor.number(_INT8),
-        "int16": lambda cursor: cursor.number(_INT16),
-        "int32": lambda cursor: cursor.number(_INT32),
-        "int64": lambda cursor: cursor.number(_INT64),
-        "timedelta_i32": lambda cursor: timedelta(milliseconds=cursor.number(_INT32)),
-        "timedelta_i64": _long_time,
-        "error_code": lambda cursor: error_code(cursor.number(_INT16)),
-        "uuid": lambda cursor: UUID(bytes=content) if any(content := cursor.take(16)) else None,
-    }
-)
-"""Kafka's types of fixed size. A zero UUID means none (kio's convention)."""
-
-_INTEGERS: Final[Mapping[str, str]] = MappingProxyType(
-    {"int8": "b", "int16": "h", "int32": "i", "int64": "q", "error_code": "h"}
-)
-"""Kafka's types of fixed size that are integers -> their codes in `struct`."""
+def _read_uuid(cursor: _Cursor) -> UUID | None:
+    return UUID(bytes=content) if any(content := cursor.take(16)) else None

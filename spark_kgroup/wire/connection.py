@@ -53,10 +53,10 @@ from spark_kgroup.limits import (
     REQUEST_TIMEOUT_MS,
 )
 from spark_kgroup.model import ErrorCode
-from spark_kgroup.wire import messages, names
+from spark_kgroup.wire import messages, names, schema
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.codec import decode_response, encode_request, read_correlation_id
-from spark_kgroup.wire.messages import Request, Response
+from spark_kgroup.wire.schema import API_OF, Request, Response
 from spark_kgroup.wire.security.settings import Plaintext, Security
 from spark_kgroup.wire.security.tls import tls_failure
 
@@ -69,7 +69,7 @@ _LENGTH: Final = struct.Struct(">i")
 
 _CORRELATION_ID_BYTES: Final = 4
 
-_ASKED_AGAIN_AND_AGAIN: Final = frozenset({messages.MetadataRequest, messages.ListOffsetsRequest})
+_ASKED_AGAIN_AND_AGAIN: Final = frozenset({schema.MetadataRequest, schema.ListOffsetsRequest})
 """The application sends these between any two pieces of work, and in a quiet cluster the answers stay the same: those
 about 10,000 partitions take 0.1 s to decode. A response object never changes, so the last one can be given out
 again."""
@@ -298,12 +298,12 @@ class Connection:
 
     async def _negotiate(self, timeout_ms: int) -> None:
         """Learn the broker's version ranges. A broker too old for v3 says so in a v0 answer (KIP-511)."""
-        hello = messages.ApiVersionsRequest(client_software_name=_SOFTWARE, client_software_version=_software_version())
+        hello = schema.ApiVersionsRequest(client_software_name=_SOFTWARE, client_software_version=_software_version())
         # Not by `call`, which checks the request against versions that are not known yet.
         response = await self._exchange(hello, timeout_ms)
-        if isinstance(response, messages.ApiVersionsResponseV0):
-            response = await self._exchange(messages.ApiVersionsRequestV0(), timeout_ms)
-        assert isinstance(response, messages.ApiVersionsResponse | messages.ApiVersionsResponseV0)
+        if isinstance(response, schema.ApiVersionsResponseV0):
+            response = await self._exchange(schema.ApiVersionsRequestV0(), timeout_ms)
+        assert isinstance(response, schema.ApiVersionsResponse | schema.ApiVersionsResponseV0)
         code = int(response.error_code)
         if code != ErrorCode.NONE:
             raise ProtocolViolation(f"{self.address} refused ApiVersions with {ErrorCode.name_of(code)}.")
@@ -411,17 +411,18 @@ class _Versions:
 
     def check(self, request: Request) -> None:
         """Raises UnsupportedApi for a request in a version that the broker does not speak."""
-        low, high = self.spoken(request.__api_key__)
-        if not low <= request.__version__ <= high:
+        api = API_OF[type(request)]
+        low, high = self.spoken(api.key)
+        if not low <= api.version <= high:
             spoken = f"speaks v{low} to v{high}" if high >= 0 else "does not know this API"
-            newer = request.__version__ < low
+            newer = api.version < low
             fix = (
                 "use a newer spark-kgroup"
                 if newer
                 else f"Apache Kafka {messages.oldest_kafka(request)} or newer is needed"
             )
             raise UnsupportedApi(
-                f"{_name(request)} v{request.__version__} is needed, but the broker at {self._address} {spoken}: {fix}."
+                f"{api.name} v{api.version} is needed, but the broker at {self._address} {spoken}: {fix}."
             )
 
 
@@ -571,4 +572,4 @@ def _forget_unsent(tcp: socket.socket) -> None:
 
 
 def _name(request: Request) -> str:
-    return type(request).__name__.removesuffix("Request")
+    return API_OF[type(request)].name

@@ -14,12 +14,11 @@ from spark_kgroup.errors import BrokerError, ConnectionFailed, UnsupportedApi, W
 from spark_kgroup.limits import OFFSETS_LEFT_OUT_MS
 from spark_kgroup.model import DescribedGroup, ErrorCode, MemberIdentity, TopicPartition
 from spark_kgroup.peer_words import printable_words
-from spark_kgroup.wire import messages
+from spark_kgroup.wire import messages, schema
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.brokers import Brokers, end_after
 from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.listing import Answers
-from spark_kgroup.wire.messages import Request, Response
 from spark_kgroup.wire.responses import (
     CommittedOffset,
     LeftOut,
@@ -31,6 +30,7 @@ from spark_kgroup.wire.responses import (
     still_members,
     the_only,
 )
+from spark_kgroup.wire.schema import Request, Response
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class Coordinators:
                 if node_id is None:
                     raise ConnectionFailed(f"No metadata yet of the broker at {address}.")
                 response = await self._brokers.connections.ask(address, messages.broker_config(node_id, name))
-                assert isinstance(response, messages.DescribeConfigsResponse)
+                assert isinstance(response, schema.DescribeConfigsResponse)
                 return parse_config(response)
 
         return await self._retries.run(attempt, timeout_ms)
@@ -163,7 +163,7 @@ class Coordinators:
 
     async def _look_up(self, group: str) -> Address:
         witness, response = await self._brokers.ask_any(messages.find_coordinator(group))
-        assert isinstance(response, messages.FindCoordinatorResponse)
+        assert isinstance(response, schema.FindCoordinatorResponse)
         found = the_only(response.coordinators, "coordinator")
         if int(found.error_code) != ErrorCode.NONE:
             self._brokers.witnesses.doubt(witness)
@@ -245,7 +245,7 @@ class Groups:
 
         async def classic() -> DescribedGroup:
             response = await self._coordinators.call(group, messages.describe_groups(group))
-            assert isinstance(response, messages.DescribeGroupsResponse)
+            assert isinstance(response, schema.DescribeGroupsResponse)
             # Beside the event loop: 1,000 members with 100 partitions each take a second.
             return await asyncio.to_thread(parse_description, response)
 
@@ -265,9 +265,7 @@ class Groups:
                 response = await self._coordinators.call(group, request)
             except UnsupportedApi:
                 continue
-            assert isinstance(
-                response, messages.ConsumerGroupDescribeResponse | messages.ConsumerGroupDescribeResponseV0
-            )
+            assert isinstance(response, schema.ConsumerGroupDescribeResponse | schema.ConsumerGroupDescribeResponseV0)
             try:
                 described = await asyncio.to_thread(parse_consumer_description, response)
             except BrokerError as error:
@@ -290,7 +288,7 @@ class Groups:
                 response = await self._coordinators.call(group, messages.list_groups())
             except UnsupportedApi:  # before Kafka 3.8 there were no types to tell apart
                 return None
-            assert isinstance(response, messages.ListGroupsResponse)
+            assert isinstance(response, schema.ListGroupsResponse)
             if int(response.error_code) != ErrorCode.NONE:
                 raise BrokerError("ListGroups", int(response.error_code))
             return next((listed.group_type.lower() for listed in response.groups if listed.group_id == group), None)
@@ -306,7 +304,7 @@ class Groups:
 
         async def attempt() -> str | None:
             witness, response = await self._brokers.ask_any(messages.group_config(group, name))
-            assert isinstance(response, messages.DescribeConfigsResponse)
+            assert isinstance(response, schema.DescribeConfigsResponse)
             try:
                 return parse_config(response)
             except BrokerError:
@@ -329,7 +327,7 @@ class Groups:
 
         async def attempt() -> dict[str, int]:
             response = await self._coordinators.call(group, messages.leave_group(group, members, reason))
-            assert isinstance(response, messages.LeaveGroupResponse)
+            assert isinstance(response, schema.LeaveGroupResponse)
             return still_members(response)
 
         return await self._retries.run(attempt, timeout_ms)
@@ -373,7 +371,7 @@ class CommittedLookUp:
             response = await self._call(self._requests[0])
         except UnsupportedApi:  # a broker too old to check the member: ask without it
             response = await self._call(self._requests[-1])
-        assert isinstance(response, messages.OffsetFetchResponse | messages.OffsetFetchResponseV9)
+        assert isinstance(response, schema.OffsetFetchResponse)
         # Each attempt asks for all partitions again.
         self.refused.clear()
         try:

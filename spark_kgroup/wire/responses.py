@@ -7,9 +7,6 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
-from kio.schema.offset_fetch.v8.response import OffsetFetchResponseGroup
-from kio.schema.offset_fetch.v9.response import OffsetFetchResponseGroup as OffsetFetchResponseGroupV9
-
 from spark_kgroup.errors import BrokerError, ProtocolViolation, WireError
 from spark_kgroup.model import (
     DescribedGroup,
@@ -20,10 +17,10 @@ from spark_kgroup.model import (
     TopicPartition,
 )
 from spark_kgroup.peer_words import listed, printable_words
-from spark_kgroup.wire import messages
+from spark_kgroup.wire import messages, schema
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.consumer_protocol import decode_assignment, decode_subscription
-from spark_kgroup.wire.messages import Response
+from spark_kgroup.wire.schema import Response
 
 T = TypeVar("T")
 
@@ -73,11 +70,11 @@ class CommittedOffset:
     metadata: str
 
 
-def parse_metadata(response: messages.MetadataResponse) -> ClusterMetadata:
+def parse_metadata(response: schema.MetadataResponse) -> ClusterMetadata:
     """Brokers, topics and leaders. A topic with an error is not among the topics."""
-    brokers = {int(b.node_id): Address(b.host, b.port) for b in response.brokers}
-    racks = {int(b.node_id): b.rack for b in response.brokers if b.rack}
-    good = [t for t in response.topics if int(t.error_code) == ErrorCode.NONE and t.name is not None]
+    brokers = {b.node_id: Address(b.host, b.port) for b in response.brokers}
+    racks = {b.node_id: b.rack for b in response.brokers if b.rack}
+    good = [t for t in response.topics if t.error_code == ErrorCode.NONE and t.name is not None]
     return ClusterMetadata(
         brokers=brokers,
         topics={
@@ -85,22 +82,20 @@ def parse_metadata(response: messages.MetadataResponse) -> ClusterMetadata:
                 name=str(t.name),
                 topic_id=t.topic_id,
                 partition_count=len(t.partitions),
-                leader_epochs={
-                    int(p.partition_index): int(p.leader_epoch) for p in t.partitions if p.leader_epoch >= 0
-                },
+                leader_epochs={p.partition_index: p.leader_epoch for p in t.partitions if p.leader_epoch >= 0},
                 leaders={
-                    int(p.partition_index): PartitionLeader(int(p.leader_id), at.host, at.port, int(p.leader_epoch))
+                    p.partition_index: PartitionLeader(p.leader_id, at.host, at.port, p.leader_epoch)
                     for p in t.partitions
-                    if (at := brokers.get(int(p.leader_id))) is not None
+                    if (at := brokers.get(p.leader_id)) is not None
                 },
                 racks=_replica_racks(t.partitions, racks),
             )
             for t in good
         },
         internal=frozenset(str(t.name) for t in good if t.is_internal),
-        errors={str(t.name): int(t.error_code) for t in response.topics if int(t.error_code) != ErrorCode.NONE},
+        errors={str(t.name): t.error_code for t in response.topics if t.error_code != ErrorCode.NONE},
         leaders={
-            TopicPartition(str(t.name), p.partition_index): int(p.leader_id)
+            TopicPartition(str(t.name), p.partition_index): p.leader_id
             for t in good
             for p in t.partitions
             if p.leader_id in brokers
@@ -112,7 +107,7 @@ def _replica_racks(partitions: Iterable[Any], racks: Mapping[int, str]) -> dict[
     """The racks of all replicas, also offline ones: most come back, and no member rebalances for it (Java: range)."""
     if not racks:
         return {}
-    return {int(p.partition_index): frozenset(racks[r] for r in p.replica_nodes if r in racks) for p in partitions}
+    return {p.partition_index: frozenset(racks[r] for r in p.replica_nodes if r in racks) for p in partitions}
 
 
 def has_fewer_partitions(topic: TopicDescription, known: TopicDescription | None) -> bool:
@@ -138,7 +133,7 @@ def with_known_epochs(topic: TopicDescription, known: TopicDescription | None) -
 
 
 def take_listed(
-    response: messages.ListOffsetsResponse,
+    response: schema.ListOffsetsResponse,
     wanted: Iterable[TopicPartition],
     found: dict[TopicPartition, ListedOffset],
 ) -> dict[TopicPartition, WireError]:
@@ -147,17 +142,17 @@ def take_listed(
     for topic in response.topics:
         for p in topic.partitions:
             tp = TopicPartition(topic.name, p.partition_index)
-            if int(p.error_code) == ErrorCode.NONE:
+            if p.error_code == ErrorCode.NONE:
                 found[tp] = ListedOffset(offset=p.offset, leader_epoch=p.leader_epoch)
             else:
-                errors[tp] = BrokerError("ListOffsets", int(p.error_code), str(tp))
+                errors[tp] = BrokerError("ListOffsets", p.error_code, str(tp))
     if left_out := set(wanted) - found.keys() - errors.keys():
         errors |= dict.fromkeys(sorted(left_out), LeftOut("ListOffsets", left_out, found))
     return {tp: errors[tp] for tp in wanted if tp in errors}
 
 
 def parse_committed(
-    response: messages.OffsetFetchResponse | messages.OffsetFetchResponseV9,
+    response: schema.OffsetFetchResponse,
     wanted: Iterable[TopicPartition],
     refused: dict[TopicPartition, WireError],
 ) -> dict[TopicPartition, CommittedOffset | None]:
@@ -169,17 +164,16 @@ def parse_committed(
         BrokerError: the group has an error.
         LeftOut: the response leaves out some of `wanted`.
     """
-    groups: Sequence[OffsetFetchResponseGroup | OffsetFetchResponseGroupV9] = response.groups
-    group = the_only(groups, "group")
-    if int(group.error_code) != ErrorCode.NONE:
-        raise BrokerError("OffsetFetch", int(group.error_code), _named(group.group_id))
+    group = the_only(response.groups, "group")
+    if group.error_code != ErrorCode.NONE:
+        raise BrokerError("OffsetFetch", group.error_code, _named(group.group_id))
     found: dict[TopicPartition, CommittedOffset | None] = {}
     for topic in group.topics:
         for p in topic.partitions:
             tp = TopicPartition(topic.name, p.partition_index)
-            unknown = int(p.error_code) in _NEVER_COMMITTED
-            if int(p.error_code) != ErrorCode.NONE and not unknown:
-                refused[tp] = BrokerError("OffsetFetch", int(p.error_code), str(tp))
+            unknown = p.error_code in _NEVER_COMMITTED
+            if p.error_code != ErrorCode.NONE and not unknown:
+                refused[tp] = BrokerError("OffsetFetch", p.error_code, str(tp))
                 continue
             known = p.committed_offset >= 0 and not unknown
             found[tp] = CommittedOffset(offset=p.committed_offset, metadata=p.metadata or "") if known else None
@@ -215,15 +209,15 @@ def _named(group: str, words: str = "") -> str:
     return ": ".join(filter(None, (f"group {printable_words(group)!r}", words)))
 
 
-def parse_description(response: messages.DescribeGroupsResponse) -> DescribedGroup:
+def parse_description(response: schema.DescribeGroupsResponse) -> DescribedGroup:
     """The one group in `response`, "Dead" if it is no classic one. Assignments are empty while it rebalances.
 
     Raises:
         BrokerError: the group has an error other than GROUP_ID_NOT_FOUND.
     """
     group = the_only(response.groups, "group")
-    if int(group.error_code) not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
-        raise BrokerError("DescribeGroups", int(group.error_code), _named(group.group_id))
+    if group.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+        raise BrokerError("DescribeGroups", group.error_code, _named(group.group_id))
     of_consumers = group.protocol_type in ("", messages.CONSUMER)
     return DescribedGroup(
         group=group.group_id,
@@ -253,7 +247,7 @@ def _readable(read: Callable[[bytes], T], raw: bytes, of_consumers: bool) -> T |
 
 
 def parse_consumer_description(
-    response: messages.ConsumerGroupDescribeResponse | messages.ConsumerGroupDescribeResponseV0,
+    response: schema.ConsumerGroupDescribeResponse | schema.ConsumerGroupDescribeResponseV0,
 ) -> DescribedGroup | None:
     """The one group in `response`, None if it is not of type consumer.
 
@@ -265,18 +259,18 @@ def parse_consumer_description(
         BrokerError: the group has another error.
     """
     group: Any = the_only(response.groups, "group")  # the versions differ in one field of a member
-    if int(group.error_code) in _NOT_OF_TYPE_CONSUMER:
+    if group.error_code in _NOT_OF_TYPE_CONSUMER:
         return None
-    if int(group.error_code) != ErrorCode.NONE:
+    if group.error_code != ErrorCode.NONE:
         raise BrokerError(
-            "ConsumerGroupDescribe", int(group.error_code), _named(group.group_id, printable_words(group.error_message))
+            "ConsumerGroupDescribe", group.error_code, _named(group.group_id, printable_words(group.error_message))
         )
     return DescribedGroup(
         group=group.group_id,
         state=printable_words(group.group_state),
         protocol=group.assignor_name,
         group_type="consumer",
-        target_epoch=int(group.assignment_epoch),
+        target_epoch=group.assignment_epoch,
         members=tuple(
             DescribedMember(
                 member_id=m.member_id,
@@ -285,7 +279,7 @@ def parse_consumer_description(
                 client_host=m.client_host,
                 assignment=_parse_partitions(m.assignment),
                 target=_parse_partitions(m.target_assignment),
-                epoch=int(m.member_epoch),
+                epoch=m.member_epoch,
                 protocol=_MEMBER_TYPES.get(getattr(m, "member_type", -1)),
             )
             for m in group.members
@@ -304,48 +298,43 @@ _MEMBER_TYPES: Final = MappingProxyType({0: "classic", 1: "consumer"})
 """ConsumerGroupDescribeResponse.Member.MemberType, in which -1 stands for unknown."""
 
 
-def parse_config(response: messages.DescribeConfigsResponse) -> str | None:
+def parse_config(response: schema.DescribeConfigsResponse) -> str | None:
     """The value of the one setting that was asked for, None if this group, or broker, has none of that name.
 
     Raises:
         BrokerError: this user may not see it, or the broker knows no settings of groups.
     """
     found = the_only(response.results, "resource")
-    if int(found.error_code) != ErrorCode.NONE:
-        raise BrokerError("DescribeConfigs", int(found.error_code), printable_words(found.error_message))
+    if found.error_code != ErrorCode.NONE:
+        raise BrokerError("DescribeConfigs", found.error_code, printable_words(found.error_message))
     return next((config.value for config in found.configs), None)
 
 
-def still_members(response: messages.LeaveGroupResponse) -> dict[str, int]:
+def still_members(response: schema.LeaveGroupResponse) -> dict[str, int]:
     """Instance id, or else member id -> error code, of those that did not leave. One that was not there has left.
 
     Raises:
         BrokerError: the coordinator did not look at them at all.
     """
-    if int(response.error_code) != ErrorCode.NONE:
-        raise BrokerError("LeaveGroup", int(response.error_code))
-    errors = {m.group_instance_id or m.member_id: int(m.error_code) for m in response.members}
+    if response.error_code != ErrorCode.NONE:
+        raise BrokerError("LeaveGroup", response.error_code)
+    errors = {m.group_instance_id or m.member_id: m.error_code for m in response.members}
     return {who: code for who, code in errors.items() if code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID)}
 
 
 def group_error_codes(response: Response) -> set[int]:
     """Every error code that a coordinator's response may carry for the group as a whole."""
     match response:
-        case messages.OffsetCommitResponse() | messages.OffsetCommitResponseV9():
+        case schema.OffsetCommitResponse():
             return set(messages.offset_commit_errors(response).values())
         case (
-            messages.OffsetFetchResponse()
-            | messages.DescribeGroupsResponse()
-            | messages.ConsumerGroupDescribeResponse()
-            | messages.ConsumerGroupDescribeResponseV0()
+            schema.OffsetFetchResponse()
+            | schema.DescribeGroupsResponse()
+            | schema.ConsumerGroupDescribeResponse()
+            | schema.ConsumerGroupDescribeResponseV0()
         ):
-            return {int(group.error_code) for group in response.groups}
-        case (
-            messages.LeaveGroupResponse()
-            | messages.ListGroupsResponse()
-            | messages.ConsumerGroupHeartbeatResponse()
-            | messages.ConsumerGroupHeartbeatResponseV0()
-        ):
-            return {int(response.error_code)}
+            return {group.error_code for group in response.groups}
+        case schema.LeaveGroupResponse() | schema.ListGroupsResponse() | schema.ConsumerGroupHeartbeatResponse():
+            return {response.error_code}
         case _:
             return set()

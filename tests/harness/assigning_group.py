@@ -8,6 +8,7 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.schema.heartbeat.v4 import HeartbeatResponse
 
 from harness.fake_broker import NO_THROTTLE, FakeBroker
+from harness.kio_messages import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from harness.sessions import joined, session_of, synced
 from spark_kgroup.assignors.contract import Assignor
 from spark_kgroup.model import Subscription, TopicDescription, TopicPartition
@@ -15,7 +16,6 @@ from spark_kgroup.runtime.session import Session
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.consumer_protocol import encode_subscription
-from spark_kgroup.wire.messages import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from spark_kgroup.wire.responses import ClusterMetadata
 
 T0 = TopicPartition("t", 0)

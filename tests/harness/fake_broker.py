@@ -17,14 +17,14 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 from kio.static.primitive import i16, i32, i32Timedelta
 
-from spark_kgroup.wire import messages
+from harness import kio_messages
+from harness.kio_messages import encode_entity
 from spark_kgroup.wire.address import Address
-from spark_kgroup.wire.codec import encode_entity
 
 P = ParamSpec("P")
 SCENARIO_TIMEOUT_S = 120
 NO_THROTTLE = i32Timedelta.parse(timedelta(0))
-REQUEST_TYPES = {(int(kind.__api_key__), int(kind.__version__)): kind for kind in messages.RESPONSE_OF}
+REQUEST_TYPES = {(int(kind.__api_key__), int(kind.__version__)): kind for kind in kio_messages.RESPONSE_OF}
 RANGES = {key: (0, version) for key, version in sorted(REQUEST_TYPES)}
 HUNG_UP = object()
 """An answer: the broker closes the connection."""
@@ -160,7 +160,7 @@ class FakeBroker:
     async def _answer(self, frame: bytes) -> Any:
         key, version, correlation_id = struct.unpack_from(">hhi", frame)
         request_type = self._request_types[key, version]
-        if issubclass(request_type, messages.ApiVersionsRequest | messages.ApiVersionsRequestV0):
+        if issubclass(request_type, kio_messages.ApiVersionsRequest | kio_messages.ApiVersionsRequestV0):
             response = self.api_versions(version)
         else:
             _, size = entity_reader(request_type.__header_schema__)(frame, 0)
@@ -180,7 +180,7 @@ class FakeBroker:
 
 def api_versions_response(ranges: dict[int, tuple[int, int]], version: int, error: int = 0) -> Any:
     """ApiVersions v0 or v3 with these ranges by API key."""
-    kind: Any = messages.ApiVersionsResponseV0 if version == 0 else messages.ApiVersionsResponse
+    kind: Any = kio_messages.ApiVersionsResponseV0 if version == 0 else kio_messages.ApiVersionsResponse
     key_type = kind.__dataclass_fields__["api_keys"].type.__args__[0]
     keys = tuple(
         key_type(api_key=i16(key), min_version=i16(low), max_version=i16(high)) for key, (low, high) in ranges.items()

@@ -33,14 +33,15 @@ from kio.schema.offset_fetch.v8.response import (
 from kio.schema.types import BrokerId, GroupId, TopicName
 from kio.static.primitive import i8, i32, i64
 
+from harness import kio_messages
 from harness.fake_broker import HUNG_UP, NO_THROTTLE, RANGES, FakeBroker, on_a_loop, until
+from harness.kio_messages import error_code
 from spark_kgroup.errors import ConnectionFailed, RequestTimedOut, WireError
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import ErrorCode, MemberIdentity, TopicPartition
 from spark_kgroup.wire import brokers, messages
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.cluster import Cluster
-from spark_kgroup.wire.codec import error_code
 from spark_kgroup.wire.consumer_protocol import encode_assignment
 
 Ranges = Mapping[int, tuple[int, int]]
@@ -144,7 +145,7 @@ class BrokerWorld:
             sorted({tp.topic for tp in self.leaders}) if request.topics is None else [t.name for t in request.topics]
         )
         topics = tuple(self.topic(name, error) for name in names)
-        return messages.MetadataResponse(
+        return kio_messages.MetadataResponse(
             throttle_time=NO_THROTTLE, brokers=brokers, topics=topics, cluster_id=self.cluster_id
         )
 
@@ -188,7 +189,7 @@ class BrokerWorld:
             ListOffsetsTopicResponse(name=t.name, partitions=tuple(one(t.name, p) for p in t.partitions))
             for t in request.topics
         )
-        return messages.ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=topics)
+        return kio_messages.ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=topics)
 
     def on_FindCoordinator(self, _: int, request: Any, error: KioErrorCode) -> Any:
         address = self.brokers[self.coordinator].address
@@ -200,7 +201,7 @@ class BrokerWorld:
             error_code=error,
             error_message=self.words if error else None,
         )
-        return messages.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=(found,))
+        return kio_messages.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=(found,))
 
     def group_error(self, node: int, error: KioErrorCode) -> KioErrorCode:
         return error or (KioErrorCode.none if node == self.coordinator else KioErrorCode.not_coordinator)
@@ -221,7 +222,7 @@ class BrokerWorld:
             )
             for t in request.topics
         )
-        return messages.OffsetCommitResponse(throttle_time=NO_THROTTLE, topics=topics)
+        return kio_messages.OffsetCommitResponse(throttle_time=NO_THROTTLE, topics=topics)
 
     def on_DescribeConfigs(self, _: int, request: Any, error: KioErrorCode) -> Any:
         (asked,) = request.resources
@@ -240,7 +241,7 @@ class BrokerWorld:
             resource_name=asked.resource_name,
             configs=() if error else (config,),
         )
-        return messages.DescribeConfigsResponse(throttle_time=NO_THROTTLE, results=(result,))
+        return kio_messages.DescribeConfigsResponse(throttle_time=NO_THROTTLE, results=(result,))
 
     def on_OffsetFetch(self, node: int, request: Any, error: KioErrorCode) -> Any:
         (asked,) = request.groups
@@ -270,7 +271,7 @@ class BrokerWorld:
         )
         whole = no_error if of_each else self.group_error(node, error)
         group = OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics, error_code=whole)
-        return messages.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=(group,))
+        return kio_messages.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=(group,))
 
     def on_DescribeGroups(self, node: int, request: Any, error: KioErrorCode) -> Any:
         error = self.group_error(node, error)
@@ -294,7 +295,7 @@ class BrokerWorld:
             protocol_data=self.protocol if there else "",
             members=members if there else (),
         )
-        return messages.DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=(group,))
+        return kio_messages.DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=(group,))
 
     def on_ConsumerGroupDescribe(self, node: int, request: Any, error: KioErrorCode) -> Any:
         """A classic seat that has `A0` and must leave `A1` to a member of the consumer protocol."""
@@ -344,7 +345,7 @@ class BrokerWorld:
             group_id=GroupId("g"), protocol_type="", group_state="Stable", group_type=self.group_type.capitalize()
         )
         other = replace(listed, group_id=GroupId("other"), group_type="Classic")
-        return messages.ListGroupsResponse(throttle_time=NO_THROTTLE, error_code=error, groups=(other, listed))
+        return kio_messages.ListGroupsResponse(throttle_time=NO_THROTTLE, error_code=error, groups=(other, listed))
 
 
 async def connect_where_advertised(

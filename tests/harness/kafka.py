@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from spark_kgroup.testing.kafka_release import KafkaRelease
 from spark_kgroup.wire import messages as wire_messages
+from spark_kgroup.wire import schema
 from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.responses import ClusterMetadata, parse_metadata
@@ -67,7 +68,7 @@ def leaders_by(address: str) -> dict[str, set[int]]:
         (broker,) = parse_bootstrap(address)
         async with await Connection.open(broker, client_id="test", request_timeout_ms=30_000) as connection:
             answer = await connection.call(wire_messages.metadata(None))
-        assert isinstance(answer, wire_messages.MetadataResponse)
+        assert isinstance(answer, schema.MetadataResponse)
         return parse_metadata(answer)
 
     word = asyncio.run(ask())

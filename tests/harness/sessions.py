@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.schema.join_group.v9.response import JoinGroupResponseMember
 from kio.static.primitive import i32
 
+from harness import kio_messages
 from harness.fake_broker import NO_THROTTLE
 from harness.fake_cluster import BrokerWorld, in_a_world
 from spark_kgroup.assignors import assignor
@@ -19,7 +20,6 @@ from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.session import Observer, Session
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.views import GroupView
-from spark_kgroup.wire import messages
 from spark_kgroup.wire.consumer_protocol import encode_assignment
 
 C = TypeVar("C")
@@ -33,9 +33,9 @@ def joined(
     members: Mapping[str, bytes] | None = None,
     protocol_name: str = "cooperative-sticky",
     error: int = 0,
-) -> messages.JoinGroupResponse:
+) -> kio_messages.JoinGroupResponse:
     """The answer that ends a join, with `members` (id -> subscription) for the leader."""
-    return messages.JoinGroupResponse(
+    return kio_messages.JoinGroupResponse(
         throttle_time=NO_THROTTLE,
         error_code=KioErrorCode(error),
         generation_id=i32(generation),
@@ -51,8 +51,8 @@ def joined(
     )
 
 
-def join_refused(error: int) -> messages.JoinGroupResponse:
-    return messages.JoinGroupResponse(
+def join_refused(error: int) -> kio_messages.JoinGroupResponse:
+    return kio_messages.JoinGroupResponse(
         throttle_time=NO_THROTTLE,
         error_code=KioErrorCode(error),
         generation_id=i32(-1),
@@ -71,9 +71,9 @@ def synced(
     protocol_type: str = "consumer",
     protocol_name: str = "cooperative-sticky",
     error: int = 0,
-) -> messages.SyncGroupResponse:
+) -> kio_messages.SyncGroupResponse:
     """The answer that gives a member its `assignment`, encoded or not."""
-    return messages.SyncGroupResponse(
+    return kio_messages.SyncGroupResponse(
         throttle_time=NO_THROTTLE,
         error_code=KioErrorCode(error),
         protocol_type=protocol_type,

@@ -22,9 +22,9 @@ from spark_kgroup.errors import ConnectionFailed, GroupRejected, GroupUnsettled,
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.testing import ApacheKafka
-from spark_kgroup.wire import messages
+from spark_kgroup.wire import schema
 from spark_kgroup.wire.connection import Connection
-from spark_kgroup.wire.messages import HeartbeatRequest, Request, Response
+from spark_kgroup.wire.schema import HeartbeatRequest, Request, Response
 
 Run = Callable[..., tuple[GroupRuntime, Boundary]]
 
@@ -57,7 +57,7 @@ def test_a_fresh_group_whose_first_seat_was_alone_settles_without_waiting_for_it
     told_that_all_is_well = asyncio.Event()
 
     async def late(self: Connection, request: Request, **more: Any) -> Response:
-        if isinstance(request, messages.JoinGroupRequest) and request.group_instance_id != "one-0":
+        if isinstance(request, schema.JoinGroupRequest) and request.group_instance_id != "one-0":
             await told_that_all_is_well.wait()
         response = await call(self, request, **more)
         if isinstance(request, HeartbeatRequest):

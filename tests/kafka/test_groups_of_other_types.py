@@ -30,7 +30,7 @@ from spark_kgroup.errors import GroupRejected
 from spark_kgroup.model import MemberIdentity, Subscription
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.testing import ApacheKafka
-from spark_kgroup.wire import messages
+from spark_kgroup.wire import messages, schema
 from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.cluster import Cluster
 from spark_kgroup.wire.consumer_protocol import encode_subscription
@@ -310,8 +310,8 @@ async def connect_worker(kafka: ApacheKafka, group: str, then: Callable[[], None
     who = MemberIdentity(instance_id="worker-1")
     offered = [("sessioned", encode_subscription(Subscription(topics=("not-a-subscription",)))[5:])]
     join = messages.join_group(group, who, offered, session_timeout_ms=30_000, rebalance_timeout_ms=30_000, reason="")
-    answer = await connection.call(replace(join, protocol_type="connect"))
-    assert isinstance(answer, messages.JoinGroupResponse)
+    answer = await connection.call(join._replace(protocol_type="connect"))
+    assert isinstance(answer, schema.JoinGroupResponse)
     assert answer.error_code == 0
     then()
     await connection.close()

@@ -22,7 +22,7 @@ from spark_kgroup.model import MemberIdentity, TopicPartition
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, OngoingWork, ProtocolSettings
 from spark_kgroup.testing import ApacheKafka
-from spark_kgroup.wire import messages
+from spark_kgroup.wire import messages, schema
 from spark_kgroup.wire.address import parse_bootstrap
 
 PARTITIONS = 6
@@ -156,7 +156,7 @@ def test_a_seat_whose_process_dies_between_the_two_requests_is_there_again_with_
                 group, late, rebalance_timeout_ms=60_000, topics=[topic], owned=()
             )
             answer = await stays._cluster.coordinators.call(group, request)
-            assert isinstance(answer, messages.ConsumerGroupHeartbeatResponse)
+            assert isinstance(answer, schema.ConsumerGroupHeartbeatResponse)
             assert (int(answer.error_code), answer.member_epoch) == (0, generation)
             assert (await stays.describe()).is_consumer_type
             again = await groups.enter_async_context(started(settings))

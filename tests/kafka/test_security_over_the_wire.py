@@ -30,7 +30,7 @@ from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, ProtocolSettings
 from spark_kgroup.testing import unsecured_token
-from spark_kgroup.wire import messages
+from spark_kgroup.wire import messages, schema
 from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.cluster import Cluster
 from spark_kgroup.wire.connection import Connection
@@ -310,10 +310,10 @@ async def test_a_join_that_is_parked_beyond_its_session_is_answered_and_goes_on(
     cluster = cluster_at(secured_kafka, "SHORT", login(secured_kafka))
     protocols = [("range", encode_subscription(Subscription(topics=(topic,))))]
 
-    async def join(connection: Connection, who: MemberIdentity) -> messages.JoinGroupResponse:
+    async def join(connection: Connection, who: MemberIdentity) -> schema.JoinGroupResponse:
         timeouts = {"session_timeout_ms": 30_000, "rebalance_timeout_ms": 5_000}
         response = await connection.call(messages.join_group(group, who, protocols, reason="a test", **timeouts))
-        assert isinstance(response, messages.JoinGroupResponse)
+        assert isinstance(response, schema.JoinGroupResponse)
         return response
 
     async def joined(connection: Connection) -> MemberIdentity:
@@ -323,7 +323,7 @@ async def test_a_join_that_is_parked_beyond_its_session_is_answered_and_goes_on(
         who = MemberIdentity(instance_id=None, member_id=answer.member_id, generation=answer.generation_id)
         shares = [(who.member_id, encode_assignment(frozenset()))]
         synced = await connection.call(messages.sync_group(group, who, "range", shares))
-        assert isinstance(synced, messages.SyncGroupResponse)
+        assert isinstance(synced, schema.SyncGroupResponse)
         assert synced.error_code == 0
         return who
 
@@ -334,7 +334,7 @@ async def test_a_join_that_is_parked_beyond_its_session_is_answered_and_goes_on(
             who = await joined(second)
             assert time.monotonic() - began_s > SHORT_SESSION_MS / 1000 + 1, "it was parked beyond its session"
             beat = await second.call(messages.heartbeat(group, who))
-            assert isinstance(beat, messages.HeartbeatResponse)
+            assert isinstance(beat, schema.HeartbeatResponse)
             assert beat.error_code == 0
     await cluster.close()
 

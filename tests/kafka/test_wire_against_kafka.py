@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -17,7 +16,7 @@ from harness.offsets import offsets_alone
 from spark_kgroup.errors import BrokerError, ConnectionFailed, Disconnected, RequestTimedOut, UnknownTopic, WireError
 from spark_kgroup.model import ErrorCode, MemberIdentity, Subscription, TopicIdPartition, TopicPartition
 from spark_kgroup.testing import ApacheKafka
-from spark_kgroup.wire import messages
+from spark_kgroup.wire import messages, schema
 from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.cluster import Cluster
 from spark_kgroup.wire.connection import Connection
@@ -43,13 +42,13 @@ def client_of(kafka: ApacheKafka) -> Cluster:
     return Cluster(parse_bootstrap(kafka.bootstrap_servers), client_id="wire-test")
 
 
-async def ask(connection: Connection, request: messages.Request, timeout_ms: int = 15_000) -> messages.Response:
+async def ask(connection: Connection, request: schema.Request, timeout_ms: int = 15_000) -> schema.Response:
     return await connection.call(request, timeout_ms=timeout_ms)
 
 
 async def join(
     connection: Connection, group: str, who: MemberIdentity, subscription: Subscription
-) -> messages.JoinGroupResponse:
+) -> schema.JoinGroupResponse:
     request = messages.join_group(
         group,
         who,
@@ -59,9 +58,9 @@ async def join(
         reason="a test",
     )
 
-    async def attempt() -> messages.JoinGroupResponse:
+    async def attempt() -> schema.JoinGroupResponse:
         response = await ask(connection, request)
-        assert isinstance(response, messages.JoinGroupResponse)
+        assert isinstance(response, schema.JoinGroupResponse)
         refuse_if_not_ready([int(response.error_code)])
         return response
 
@@ -89,7 +88,7 @@ async def commit(
 ) -> dict[TopicPartition, int]:
     async def attempt() -> dict[TopicPartition, int]:
         response = await cluster.coordinators.call(group, messages.offset_commit(group, who, positions))
-        assert isinstance(response, messages.OffsetCommitResponse)
+        assert isinstance(response, schema.OffsetCommitResponse)
         errors = messages.offset_commit_errors(response)
         refuse_if_not_ready(errors.values())
         return errors
@@ -188,11 +187,11 @@ async def test_a_static_member_lives_through_every_message_of_its_group(apache_k
         synced = await ask(
             connection, messages.sync_group(group, who, "range", [(who.member_id, encode_assignment(mine))])
         )
-        assert isinstance(synced, messages.SyncGroupResponse)
+        assert isinstance(synced, schema.SyncGroupResponse)
         assert synced.error_code == 0
         assert decode_assignment(synced.assignment) == mine
         beaten = await ask(connection, messages.heartbeat(group, who))
-        assert isinstance(beaten, messages.HeartbeatResponse)
+        assert isinstance(beaten, schema.HeartbeatResponse)
         assert beaten.error_code == 0
 
         positions = {TopicPartition(topic, 0): 41, TopicPartition(topic, 1): 42}
@@ -216,12 +215,12 @@ async def test_a_static_member_lives_through_every_message_of_its_group(apache_k
         assert again.member_id != who.member_id
         assert again.skip_assignment
         fenced = await ask(connection, messages.heartbeat(group, who))
-        assert isinstance(fenced, messages.HeartbeatResponse)
+        assert isinstance(fenced, schema.HeartbeatResponse)
         assert int(fenced.error_code) == ErrorCode.FENCED_INSTANCE_ID
 
         who = MemberIdentity(instance_id="seat-0", member_id=again.member_id, generation=again.generation_id)
         left = await ask(connection, messages.leave_group(group, [who], "a test"))
-        assert isinstance(left, messages.LeaveGroupResponse)
+        assert isinstance(left, schema.LeaveGroupResponse)
         assert (left.error_code, [m.error_code for m in left.members]) == (0, [0])
     described = await cluster.groups.describe(group)
     assert (described.state, described.members) == ("Empty", ())
@@ -276,7 +275,7 @@ def test_a_member_under_the_consumer_protocol_lives_through_every_message(
         all_of_it = [TopicIdPartition(topic_id, 0), TopicIdPartition(topic_id, 1)]
         seat = MemberIdentity(instance_id="seat-0", member_id="mQx5jEYlRZ2_pIhCYsVBFw")
 
-        async def beat(epoch: int, owned: Iterable[TopicIdPartition] | None = None) -> messages.Response:
+        async def beat(epoch: int, owned: Iterable[TopicIdPartition] | None = None) -> schema.Response:
             full: dict[str, Any] = {"topics": [topic], "assignor": "range", "rebalance_timeout_ms": 60_000, "rack": "r"}
             requests = messages.consumer_group_heartbeat(
                 group, replace(seat, generation=epoch), owned=owned, **(full if owned is not None else {})
@@ -298,7 +297,7 @@ def test_a_member_under_the_consumer_protocol_lives_through_every_message(
         assert await cluster.groups.config(group, "consumer.session.timeout.ms") == "45000"
         joined: Any = await patiently(lambda: beat(0, owned=[]))
         assert (joined.error_code, joined.member_id) == (0, seat.member_id)
-        assert joined.heartbeat_interval == timedelta(seconds=1)
+        assert joined.heartbeat_interval_ms == 1000
         epoch, found = await patiently(lambda: assigned(joined.member_epoch))
         assert sorted(found) == all_of_it
         acknowledged: Any = await beat(epoch, owned=found)
@@ -310,7 +309,7 @@ def test_a_member_under_the_consumer_protocol_lives_through_every_message(
             who, positions = replace(seat, generation=generation), {TopicPartition(topic, 1): 42}
             request = messages.offset_commit(group, who, positions, consumer_protocol=True)
             response = await cluster.coordinators.call(group, request)
-            assert isinstance(response, messages.OffsetCommitResponseV9)
+            assert isinstance(response, schema.OffsetCommitResponse)
             return set(messages.offset_commit_errors(response).values())
 
         assert await commit_as(epoch) == {0}
@@ -389,7 +388,7 @@ def test_calls_to_a_node_that_dies_hangs_or_comes_back_end_in_time(
 async def until_rebalancing(connection: Connection, group: str, who: MemberIdentity) -> None:
     for _ in range(200):
         beat = await ask(connection, messages.heartbeat(group, who))
-        assert isinstance(beat, messages.HeartbeatResponse)
+        assert isinstance(beat, schema.HeartbeatResponse)
         if int(beat.error_code) == ErrorCode.REBALANCE_IN_PROGRESS:
             return
         await asyncio.sleep(0.02)

@@ -26,6 +26,7 @@ from harness.classic_driver import (
     request_in,
 )
 from harness.fake_broker import on_a_loop, until
+from harness.kio_messages import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest, as_ours
 from harness.sessions import joined, running, session_of, synced
 
 from spark_kgroup.assignors import NAMES, assignor
@@ -47,7 +48,6 @@ from spark_kgroup.wire.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from spark_kgroup.wire.messages import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
 WANTED = Subscription(topics=("orders",))
 JOIN = contract.JoinRequest(
@@ -82,14 +82,14 @@ def test_a_member_without_an_assignor_that_all_other_members_have_is_rejected_an
 
 
 def test_an_answer_that_names_an_assignor_that_was_not_offered_is_taken_as_such_a_rejection() -> None:
-    event = to_event(JOIN, joined(leader=ME, protocol_name="of-somebody-else"))
+    event = to_event(JOIN, as_ours(joined(leader=ME, protocol_name="of-somebody-else")))
     assert isinstance(event, contract.JoinResponse)
     assert event.error == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
 def test_a_leader_runs_the_assignor_that_the_coordinator_chose_over_the_metadata_given_for_it() -> None:
     answer = joined(leader="m", protocol_name="roundrobin", members={"m": encode_subscription(WANTED)})
-    event = to_event(JOIN, answer)
+    event = to_event(JOIN, as_ours(answer))
     assert isinstance(event, contract.JoinResponse)
     assert (event.protocol, [m.subscription.topics for m in event.members]) == ("roundrobin", [("orders",)])
     work = only(Driver().into(State.JOINING).answer_join(leader=ME, members=(member(ME),)), contract.ComputeAssignment)
@@ -140,7 +140,7 @@ def test_every_member_the_leader_too_finds_its_assignment_in_the_answer_to_its_s
         driver.take(contract.AssignmentComputed(generation=1, assignments=((ME, parts(7)),)))
     assert only(driver.answer_sync(0, 1), contract.Assigned).assigned == parts(0, 1)
     sync = contract.SyncRequest(identity=JOIN.identity, protocol="range")
-    event = to_event(sync, synced(sorted(parts(0, 1)), protocol_name="range"))
+    event = to_event(sync, as_ours(synced(sorted(parts(0, 1)), protocol_name="range")))
     assert isinstance(event, contract.SyncResponse)
     assert event.assignment == parts(0, 1)
 

@@ -20,7 +20,7 @@ from spark_kgroup.member.consumer import State
 from spark_kgroup.member.consumer_contract import JOIN_EPOCH, LEAVE_EPOCH, Ask, Unanswered
 from spark_kgroup.member.member_ids import new_member_id
 from spark_kgroup.model import ErrorCode, MemberIdentity
-from spark_kgroup.wire import messages
+from spark_kgroup.wire import messages, schema
 
 # ------------------------------------------------------------------------------------ "UUID Generation Specifications"
 
@@ -115,7 +115,7 @@ def test_a_broker_that_has_version_0_alone_is_told_the_member_s_own_id_as_well()
     """Version 0 takes the id of a client already, and the fields are the same."""
     who = MemberIdentity(instance_id="seat-0", member_id=new_member_id(Random(1).randbytes), generation=JOIN_EPOCH)
     newest, oldest = messages.consumer_group_heartbeat("g", who, topics=["orders"], owned=())
-    assert isinstance(newest, messages.ConsumerGroupHeartbeatRequest)
-    assert isinstance(oldest, messages.ConsumerGroupHeartbeatRequestV0)
-    assert (newest.__version__, oldest.__version__) == (1, 0)
+    assert isinstance(newest, schema.ConsumerGroupHeartbeatRequest)
+    assert isinstance(oldest, schema.ConsumerGroupHeartbeatRequestV0)
+    assert [schema.API_OF[type(each)].version for each in (newest, oldest)] == [1, 0]
     assert newest.member_id == oldest.member_id == who.member_id

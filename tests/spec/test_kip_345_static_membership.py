@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from harness import kio_messages
 from harness import undisturbed_groups as groups
 from harness.classic_driver import HEARTBEAT_MS, ME, SESSION_MS, Driver, claim, none_of, only, parts, request_in
 from harness.fake_broker import NO_THROTTLE, RANGES, until
@@ -146,7 +147,7 @@ def test_a_leader_is_told_the_instance_id_of_each_member_and_so_is_its_assignor(
     request = contract.JoinRequest(
         identity=STATIC, protocols=(("range", Subscription(topics=("orders",))),), reason="a test"
     )
-    answer = messages.JoinGroupResponse(
+    answer = kio_messages.JoinGroupResponse(
         throttle_time=NO_THROTTLE,
         error_code=KioErrorCode.none,
         generation_id=i32(5),
@@ -161,7 +162,7 @@ def test_a_leader_is_told_the_instance_id_of_each_member_and_so_is_its_assignor(
         ),
     )
     driver = Driver().into(State.JOINING)
-    event = to_event(request, answer)
+    event = to_event(request, kio_messages.as_ours(answer))
     assert isinstance(event, contract.JoinResponse)
     effects = driver.answer_join(leader=ME, members=event.members)
     members = only(effects, contract.ComputeAssignment).members
@@ -341,7 +342,7 @@ def test_deviates_a_member_that_is_fenced_before_its_id_was_confirmed_asks_who_h
 
 def test_deviates_a_broker_without_static_members_is_refused_and_not_spoken_to_in_an_older_version() -> None:
     """The KIP goes down to JoinGroup v3 and dynamic members. Seats would lose their promises without a word."""
-    ranges = {**RANGES, int(messages.JoinGroupRequest.__api_key__): (0, 4)}
+    ranges = {**RANGES, int(kio_messages.JoinGroupRequest.__api_key__): (0, 4)}
 
     @in_a_world(ranges=ranges)
     async def scenario(world: BrokerWorld) -> None:

@@ -7,6 +7,7 @@ Left out: how a coordinator finds out that a leader is back, and "Rejected Alter
 from __future__ import annotations
 
 import pytest
+from harness import kio_messages
 from harness import undisturbed_groups as groups
 from harness.classic_driver import ME, Driver, member, none_of, only, parts, request_in
 
@@ -20,7 +21,6 @@ from spark_kgroup.model import (
     TopicDescription,
 )
 from spark_kgroup.runtime.assignment_drift import find_drift
-from spark_kgroup.wire import messages
 
 # --------------------------------------------------------------------------------------------- "Proposed Changes"
 
@@ -91,7 +91,7 @@ def test_a_leader_that_was_restarted_still_triggers_the_rebalance_for_partitions
 
 def test_only_the_versions_that_can_skip_the_assignment_are_spoken() -> None:
     """The coordinator has only leaders of the newest version skip. "Public Interfaces": the field is new in v8."""
-    assert messages.JoinGroupRequest.__version__ >= 8
+    assert kio_messages.JoinGroupRequest.__version__ >= 8
 
 
 # -------------------------------------------------------------------------------------------- where we go further

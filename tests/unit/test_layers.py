@@ -216,9 +216,8 @@ def test_no_module_is_imported_by_one_that_it_imports_not_even_for_its_types(pat
     assert path not in reached_from(path)
 
 
-def test_codec_is_behind_one_seam() -> None:
-    users = {room_of(path) for path in CORE if "kio" in {name.split(".")[0] for name in imports(path)}}
-    assert users == {"wire"}
+def test_kio_judges_the_codec_in_tests_and_is_in_no_module() -> None:
+    assert [path for path in (*CORE, *OF_THE_SOURCE) if "kio" in {name.split(".")[0] for name in imports(path)}] == []
 
 
 def test_the_boundary_and_its_steps_take_one_context_and_their_own_state() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from harness import kio_messages
 from harness.fake_broker import NO_THROTTLE, on_a_loop
 from harness.fake_cluster import A0, A1, BrokerWorld, in_a_world
 from harness.sessions import joined, synced
@@ -28,7 +29,6 @@ from spark_kgroup.errors import OptionError
 from spark_kgroup.member import contract
 from spark_kgroup.model import ErrorCode, MemberIdentity
 from spark_kgroup.seat_note import Author, is_of_topic
-from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import parse_bootstrap
 
 OTHER_ID = UUID(int=0xABCDEF << 100)
@@ -215,7 +215,7 @@ class Coordinator:
         code = ErrorCode.NONE
         if self.rebalances:
             self.rebalances, code = self.rebalances - 1, ErrorCode.REBALANCE_IN_PROGRESS
-        return messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=KioErrorCode(code))
+        return kio_messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=KioErrorCode(code))
 
 
 @pytest.fixture(autouse=True)

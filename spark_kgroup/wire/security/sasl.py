@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 from functools import partial
 from typing import Self
 
 from spark_kgroup.errors import AuthenticationFailed
 from spark_kgroup.model import ErrorCode
 from spark_kgroup.peer_words import printable_words
-from spark_kgroup.wire import messages
+from spark_kgroup.wire import messages, schema
 from spark_kgroup.wire.security.mechanisms import Exchange, oauthbearer, plain, scram
 from spark_kgroup.wire.security.oauth import TokenCache
 from spark_kgroup.wire.security.settings import Mechanism, Send
@@ -79,7 +78,7 @@ class Login:
         self._check_handshake(address, await send(messages.sasl_handshake(self._mechanism)))
         while True:
             answer = await send(messages.sasl_authenticate(message))
-            assert isinstance(answer, messages.SaslAuthenticateResponse)
+            assert isinstance(answer, schema.SaslAuthenticateResponse)
             if int(answer.error_code) != ErrorCode.NONE:
                 reason = printable_words(answer.error_message) or ErrorCode.name_of(int(answer.error_code))
                 raise AuthenticationFailed(
@@ -91,11 +90,11 @@ class Login:
             except AuthenticationFailed as error:
                 raise AuthenticationFailed(f"{address}, {self._mechanism} for {self._who}: {error}") from None
             if reply is None:
-                return answer.session_lifetime // timedelta(milliseconds=1)
+                return answer.session_lifetime_ms
             message = reply
 
-    def _check_handshake(self, address: object, answer: messages.Response) -> None:
-        assert isinstance(answer, messages.SaslHandshakeResponse)
+    def _check_handshake(self, address: object, answer: schema.Response) -> None:
+        assert isinstance(answer, schema.SaslHandshakeResponse)
         code = int(answer.error_code)
         if code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
             raise AuthenticationFailed(

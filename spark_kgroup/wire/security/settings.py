@@ -14,7 +14,7 @@ from spark_kgroup.errors import AuthenticationFailed
 from spark_kgroup.wire.security.tokens import TokenProvider
 
 if TYPE_CHECKING:  # a program that only uses TLS, or a mechanism's messages, does not load the codec
-    from spark_kgroup.wire.messages import Request, Response
+    from spark_kgroup.wire.schema import Request, Response
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 

@@ -145,7 +145,7 @@ def _before_sending(request: str) -> Callable[[ModuleType], None]:
     """The next request of this kind is about to be written."""
 
     def wrap(connection: ModuleType) -> None:
-        kind = getattr(connection.messages, request)
+        kind = getattr(connection.schema, request)
         _stop(connection.Connection, "_exchange", before=lambda _, sent, __: isinstance(sent, kind))
 
     return wrap
@@ -155,7 +155,7 @@ def _parked(request: str) -> Callable[[ModuleType], None]:
     """A request of this kind is sent, and its answer has come, but its sender has not seen it."""
 
     def wrap(connection: ModuleType) -> None:
-        kind = getattr(connection.messages, request)
+        kind = getattr(connection.schema, request)
 
         def answered(here: Any, frame: bytes) -> bool:
             return here._in_flight.find(connection.read_correlation_id(frame)).request_type is kind

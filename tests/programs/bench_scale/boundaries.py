@@ -23,7 +23,7 @@ from pyspark_kgroup.offsets.checkpoint import EMPTY
 from pyspark_kgroup.shared.columns import COLUMNS, spark_schema
 from pyspark_kgroup.stream import KgroupStreamReader
 from spark_kgroup.wire.connection import Connection
-from spark_kgroup.wire.messages import Request, Response
+from spark_kgroup.wire.schema import Request, Response
 
 IDLE = 20
 BUSY = 5

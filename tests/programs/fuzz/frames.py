@@ -12,10 +12,10 @@ from typing import Any, get_args, get_origin
 
 import kio.schema.consumer_protocol_assignment.v3 as assignment_v3
 import kio.schema.consumer_protocol_subscription.v3 as subscription_v3
+from harness.kio_messages import response_of
 
 from spark_kgroup.model import Subscription, TopicPartition
 from spark_kgroup.wire.consumer_protocol import encode_assignment, encode_subscription
-from spark_kgroup.wire.messages import RESPONSE_OF
 
 TEXTS = (
     *("", "a", "t", "t-0", "g", "x" * 249, "\x1b[31m", "[red]", "ä\u2028", "consumer", "Stable", "Dead", "range"),
@@ -70,7 +70,7 @@ class Maker:
             values: most of the response's values.
             whole: how many of all are whole.
         """
-        kind: Any = RESPONSE_OF[request_type]
+        kind: Any = response_of(request_type)
         chance = self.rng.random()
         if chance > 0.97:
             return self.rng.randbytes(self.rng.choice((0, 1, 3, 4, 5, 8, 20, 60, 300)))

@@ -29,7 +29,7 @@ from spark_kgroup.member.member_ids import new_member_id
 from spark_kgroup.model import ErrorCode, TopicDescription, TopicPartition
 from spark_kgroup.runtime.translate import to_event, to_message
 from spark_kgroup.seat_note import Author, SeatNote
-from spark_kgroup.wire import messages, responses
+from spark_kgroup.wire import messages, responses, schema
 from spark_kgroup.wire.codec import decode_response, encode_request, read_correlation_id
 
 T0 = TopicPartition("t", 0)
@@ -47,18 +47,18 @@ class Answers:
     def __init__(self, rng: Random) -> None:
         self._rng = rng
         self._maker = Maker(rng)
-        self._types = list(messages.RESPONSE_OF)
+        self._types = list(schema.API_OF)
         self._readers: dict[type, Callable[[Any], object]] = {
-            messages.MetadataResponse: self._metadata,
-            messages.ListOffsetsResponse: lambda response: responses.take_listed(response, [T0], {}),
-            messages.OffsetFetchResponse: self._commits,
-            messages.DescribeGroupsResponse: lambda response: self._describe(responses.parse_description(response)),
-            messages.ConsumerGroupDescribeResponse: self._consumers,
-            messages.ConsumerGroupDescribeResponseV0: self._consumers,
-            messages.LeaveGroupResponse: responses.still_members,
-            messages.DescribeConfigsResponse: responses.parse_config,
-            messages.OffsetCommitResponse: messages.offset_commit_errors,
-            messages.FindCoordinatorResponse: lambda response: responses.the_only(response.coordinators, "coordinator"),
+            schema.MetadataResponse: self._metadata,
+            schema.ListOffsetsResponse: lambda response: responses.take_listed(response, [T0], {}),
+            schema.OffsetFetchResponse: self._commits,
+            schema.DescribeGroupsResponse: lambda response: self._describe(responses.parse_description(response)),
+            schema.ConsumerGroupDescribeResponse: self._consumers,
+            schema.ConsumerGroupDescribeResponseV0: self._consumers,
+            schema.LeaveGroupResponse: responses.still_members,
+            schema.DescribeConfigsResponse: responses.parse_config,
+            schema.OffsetCommitResponse: messages.offset_commit_errors,
+            schema.FindCoordinatorResponse: lambda response: responses.the_only(response.coordinators, "coordinator"),
         }
 
     def take(self) -> str:
@@ -126,7 +126,7 @@ class Members:
         self._handle(event)
         return self._machine.state.name.lower()
 
-    def _message_for(self, asked: contract.Request | contract.LookAtSeat) -> messages.Request:
+    def _message_for(self, asked: contract.Request | contract.LookAtSeat) -> schema.Request:
         match asked:
             case contract.LookAtSeat():
                 return messages.describe_groups("g")

@@ -12,6 +12,7 @@ import pytest
 from fuzz import run as fuzz_run
 from fuzz.frames import Maker
 from fuzz.run import run
+from harness import kio_messages
 from harness.fake_broker import NO_THROTTLE, FakeBroker, Raw, on_a_loop, until
 from kio.schema.errors import ErrorCode as KioErrorCode
 
@@ -19,7 +20,7 @@ from pyspark_kgroup.driver.registry.peers import Peers
 from spark_kgroup.errors import WireError
 from spark_kgroup.member.classic import State
 from spark_kgroup.model import MemberIdentity
-from spark_kgroup.wire import messages, responses
+from spark_kgroup.wire import messages, responses, schema
 from spark_kgroup.wire.connection import Connection
 
 SHORT = 3_000
@@ -89,14 +90,14 @@ def test_the_end_of_another_connection_is_found(monkeypatch: pytest.MonkeyPatch)
 def test_a_broker_that_answers_nonsense_loses_its_own_connection_and_no_other_on_the_loop(seed: int) -> None:
     maker = Maker(Random(seed))
 
-    def nonsense(request: Any) -> Raw:
-        response = maker.response(type(request), {}, whole=0.3)
+    def nonsense(_: Any) -> Raw:
+        response = maker.response(schema.HeartbeatRequest, {}, whole=0.3)
         asked = pack(">i", 2)  # the first request was ApiVersions
         answer = asked + response[4:]
         return Raw(pack(">i", len(answer)) + answer)
 
-    def sense(_: Any) -> messages.HeartbeatResponse:
-        return messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=KioErrorCode.none)
+    def sense(_: Any) -> kio_messages.HeartbeatResponse:
+        return kio_messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=KioErrorCode.none)
 
     @on_a_loop
     async def scenario() -> None:
@@ -111,7 +112,7 @@ def test_a_broker_that_answers_nonsense_loses_its_own_connection_and_no_other_on
                     refused += 1
                 await bad.close()
                 answer = await good.call(messages.heartbeat("g", WHO), timeout_ms=10_000)
-                assert isinstance(answer, messages.HeartbeatResponse)
+                assert isinstance(answer, schema.HeartbeatResponse)
             await good.close()
             await until(lambda: hostile.open_connections == honest.open_connections == 0)
         assert 0 < refused < 50

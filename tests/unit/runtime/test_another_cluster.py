@@ -3,12 +3,12 @@
 import pytest
 from harness.fake_broker import on_a_loop, until
 from harness.fake_cluster import A0, BrokerWorld, ends_with
+from harness.kio_messages import JoinGroupRequest, OffsetFetchRequest
 
 from spark_kgroup.errors import ConnectionFailed
 from spark_kgroup.runtime import group as group_module
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, OwnerHooks
-from spark_kgroup.wire.messages import JoinGroupRequest, OffsetFetchRequest
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from harness.assigning_group import T0, Coordinator, seat
 from harness.fake_broker import on_a_loop, until
+from harness.kio_messages import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from harness.sessions import running, session_of
-from kio.schema.join_group.v9 import JoinGroupResponse
 
 from spark_kgroup.assignors import assignor
 from spark_kgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
@@ -17,7 +17,7 @@ from spark_kgroup.member import contract
 from spark_kgroup.model import Assignment, GroupMember, TopicDescription
 from spark_kgroup.runtime import classic_work
 from spark_kgroup.wire.consumer_protocol import decode_assignment, decode_subscription
-from spark_kgroup.wire.messages import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
+from spark_kgroup.wire.schema import JoinGroupResponse
 
 
 @dataclass

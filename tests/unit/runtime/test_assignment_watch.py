@@ -6,8 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from harness import kio_messages
 from harness.fake_broker import NO_THROTTLE, until
 from harness.fake_cluster import A0, A1, B0, BrokerWorld, in_a_world
+from harness.kio_messages import DescribeGroupsRequest
 from harness.sessions import in_a_group, joined, synced
 from kio.schema.errors import ErrorCode as KioErrorCode
 
@@ -15,9 +17,7 @@ from spark_kgroup.model import Subscription, TopicPartition
 from spark_kgroup.runtime.assignment_drift import AssignmentDrift
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, OngoingWork, ProtocolSettings
-from spark_kgroup.wire import messages
 from spark_kgroup.wire.consumer_protocol import encode_subscription
-from spark_kgroup.wire.messages import DescribeGroupsRequest
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
@@ -51,7 +51,7 @@ class Coordinator:
         answers: Any = world  # which has no answers of its own to these
         answers.on_JoinGroup = self.on_join
         answers.on_SyncGroup = lambda *_: synced(self.share, protocol_name=chosen)
-        answers.on_Heartbeat = lambda _, __, error: messages.HeartbeatResponse(
+        answers.on_Heartbeat = lambda _, __, error: kio_messages.HeartbeatResponse(
             throttle_time=NO_THROTTLE, error_code=error
         )
 

@@ -8,8 +8,10 @@ from typing import Any
 import kio.schema.consumer_group_heartbeat.v0.response as v0
 import kio.schema.consumer_group_heartbeat.v1.response as v1
 import pytest
+from harness import kio_messages
 from harness.fake_broker import HUNG_UP, NO_THROTTLE, RANGES, until
 from harness.fake_cluster import A0, A1, TOPIC_ID, BrokerWorld, in_a_world
+from harness.kio_messages import OffsetFetchRequest
 from harness.offsets import offsets_alone
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.static.primitive import i32, i32Timedelta
@@ -20,14 +22,12 @@ from spark_kgroup.model import CONSUMER, ErrorCode
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import GroupSettings, OngoingWork, ProtocolSettings
 from spark_kgroup.topic_pattern import TopicPattern
-from spark_kgroup.wire import messages
-from spark_kgroup.wire.messages import OffsetFetchRequest
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
-NEWEST, OLDEST = messages.ConsumerGroupHeartbeatRequest, messages.ConsumerGroupHeartbeatRequestV0
+NEWEST, OLDEST = kio_messages.ConsumerGroupHeartbeatRequest, kio_messages.ConsumerGroupHeartbeatRequestV0
 KEY = int(NEWEST.__api_key__)
-DESCRIBE_KEY = int(messages.ConsumerGroupDescribeResponse.__api_key__)
+DESCRIBE_KEY = int(kio_messages.ConsumerGroupDescribeResponse.__api_key__)
 
 
 class Coordinator:
@@ -261,7 +261,7 @@ async def test_a_commit_with_a_stale_epoch_is_sent_again_and_the_coordinator_ask
         before = len(coordinator.asked)
         assert await group.commits.commit(seat, {A0: 5}) == {A0}
         assert len(coordinator.asked) > before
-        commits = [r for r in world.brokers[0].requests if isinstance(r, messages.OffsetCommitRequestV9)]
+        commits = [r for r in world.brokers[0].requests if isinstance(r, kio_messages.OffsetCommitRequestV9)]
         assert [int(r.generation_id_or_member_epoch) for r in commits] == [1, 1]
 
 
@@ -280,7 +280,7 @@ async def test_committed_offsets_are_asked_for_as_the_member_and_again_in_its_ne
         world.on_OffsetFetch = checking  # type: ignore[method-assign]
         world.committed = {A0: 5}
         assert offsets_alone(await group.offsets.committed([A0, A1])) == {A0: 5, A1: None}
-        asked = [r.groups[0] for r in world.brokers[0].requests if isinstance(r, messages.OffsetFetchRequestV9)]
+        asked = [r.groups[0] for r in world.brokers[0].requests if isinstance(r, kio_messages.OffsetFetchRequestV9)]
         who = group.view().seats[0].identity
         assert {each.member_id for each in asked} == {who.member_id}
         assert (int(asked[-1].member_epoch), who.generation) == (2, 2)
@@ -301,7 +301,7 @@ async def test_committed_offsets_of_a_membership_that_is_over_are_asked_for_with
         assert len(coordinator.asked) > before
 
 
-@in_a_world(ranges={**RANGES, int(messages.OffsetFetchRequestV9.__api_key__): (1, 8)})
+@in_a_world(ranges={**RANGES, int(kio_messages.OffsetFetchRequestV9.__api_key__): (1, 8)})
 async def test_committed_offsets_are_asked_for_without_a_member_where_the_broker_cannot_check_it(
     world: BrokerWorld,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from harness import kio_messages
 from harness.fake_broker import RANGES, until
 from harness.fake_cluster import BrokerWorld, in_a_world
 
@@ -24,8 +25,8 @@ from spark_kgroup.wire import messages
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
 JOIN = {
-    CLASSIC: int(messages.JoinGroupRequest.__api_key__),
-    CONSUMER: int(messages.ConsumerGroupHeartbeatRequest.__api_key__),
+    CLASSIC: int(kio_messages.JoinGroupRequest.__api_key__),
+    CONSUMER: int(kio_messages.ConsumerGroupHeartbeatRequest.__api_key__),
 }
 
 

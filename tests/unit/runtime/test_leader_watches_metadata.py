@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from harness import kio_messages
 from harness.fake_broker import NO_THROTTLE, until
 from harness.fake_cluster import A0, A1, B0, BrokerWorld, in_a_world
+from harness.kio_messages import HeartbeatRequest
 from harness.sessions import in_a_group, joined
 from kio.schema.errors import ErrorCode as KioErrorCode
 
@@ -19,9 +21,7 @@ from spark_kgroup.runtime import metadata_watch as watch_module
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, ProtocolSettings
-from spark_kgroup.wire import messages
 from spark_kgroup.wire.consumer_protocol import decode_assignment, encode_subscription
-from spark_kgroup.wire.messages import HeartbeatRequest
 from spark_kgroup.wire.responses import ClusterMetadata
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
@@ -72,13 +72,13 @@ class Coordinator:
             for given in request.assignments
         }
         own = next(given.assignment for given in request.assignments if given.member_id == "m")
-        return messages.SyncGroupResponse(
+        return kio_messages.SyncGroupResponse(
             throttle_time=NO_THROTTLE, error_code=error, protocol_type=None, protocol_name=None, assignment=own
         )
 
     def on_heartbeat(self, *_: Any) -> Any:
         code = ErrorCode.REBALANCE_IN_PROGRESS if self.rebalances else ErrorCode.NONE
-        return messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=KioErrorCode(code))
+        return kio_messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=KioErrorCode(code))
 
 
 def leading(world: BrokerWorld) -> Coordinator:
@@ -103,8 +103,8 @@ async def joined_again(coordinator: Coordinator, times: int) -> None:
 
 async def looked(world: BrokerWorld) -> None:
     """The watch has begun and ended some looks."""
-    before = world.asked(messages.DescribeGroupsRequest)
-    await until(lambda: world.asked(messages.DescribeGroupsRequest) > before + 3)
+    before = world.asked(kio_messages.DescribeGroupsRequest)
+    await until(lambda: world.asked(kio_messages.DescribeGroupsRequest) > before + 3)
 
 
 def seat_of(group: Group) -> Session:
@@ -163,8 +163,8 @@ async def test_a_topic_that_one_broker_denies_for_a_moment_is_not_revoked(
     await until(lambda: len(coordinator.reasons) == 2 and not world.first["Metadata"])
     await group.wait_until(lambda view: view.settled, 10_000)
     assert [effect.assigned for effect in lost if isinstance(effect, contract.Assigned)] == [{A0}]
-    asked = world.asked(messages.MetadataRequest)
-    await until(lambda: world.asked(messages.MetadataRequest) > asked + 2)
+    asked = world.asked(kio_messages.MetadataRequest)
+    await until(lambda: world.asked(kio_messages.MetadataRequest) > asked + 2)
     assert len(coordinator.reasons) == 2, coordinator.reasons[2:]
 
 
@@ -229,8 +229,8 @@ async def test_a_topic_that_the_leader_may_not_see_for_a_moment_has_not_lost_its
     group._cluster.metadata = watched  # type: ignore[method-assign]
     await hidden.wait()
     coordinator.world.topic = topic  # type: ignore[method-assign]
-    asked = coordinator.world.asked(messages.MetadataRequest)
-    await until(lambda: coordinator.world.asked(messages.MetadataRequest) > asked + 2)
+    asked = coordinator.world.asked(kio_messages.MetadataRequest)
+    await until(lambda: coordinator.world.asked(kio_messages.MetadataRequest) > asked + 2)
     assert coordinator.reasons[1:] == []
     assert seat_of(group).snapshot == {"a": 1}
     coordinator.world.leaders[TopicPartition("a", 1)] = 0

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 from harness.fake_broker import until
 from harness.fake_cluster import A0, A1, BrokerWorld, in_a_world
+from harness.kio_messages import MetadataRequest
 
 from spark_kgroup.runtime import topics
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import GroupSettings
-from spark_kgroup.wire.messages import MetadataRequest
 
 LONG_MS = 600_000
 

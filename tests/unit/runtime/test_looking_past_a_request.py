@@ -8,8 +8,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from harness import kio_messages
 from harness.fake_broker import HUNG_UP, NO_THROTTLE, on_a_loop, until
 from harness.fake_cluster import A0, BrokerWorld
+from harness.kio_messages import (
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
 from harness.sessions import join_refused, joined, running, session_of, synced
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.schema.leave_group.v5.response import MemberResponse
@@ -18,13 +25,6 @@ from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember, State
 from spark_kgroup.model import ErrorCode, GroupMember, Subscription
 from spark_kgroup.runtime.session import Session
-from spark_kgroup.wire import messages
-from spark_kgroup.wire.messages import (
-    DescribeGroupsRequest,
-    FindCoordinatorRequest,
-    LeaveGroupRequest,
-    SyncGroupRequest,
-)
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
@@ -72,7 +72,7 @@ class Coordinated(BrokerWorld):
 
     def on_Heartbeat(self, node: int, _: Any, error: KioErrorCode) -> Any:
         self.beats_past += self.parked
-        return messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=self.group_error(node, error))
+        return kio_messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=self.group_error(node, error))
 
     def on_LeaveGroup(self, node: int, request: Any, error: KioErrorCode) -> Any:
         members = tuple(
@@ -81,7 +81,7 @@ class Coordinated(BrokerWorld):
             )
             for m in request.members
         )
-        return messages.LeaveGroupResponse(
+        return kio_messages.LeaveGroupResponse(
             throttle_time=NO_THROTTLE, error_code=self.group_error(node, error), members=members
         )
 
@@ -116,9 +116,9 @@ def state_of(session: Session) -> State:
 async def park_a_join(world: Coordinated, session: Session) -> None:
     await until(lambda: state_of(session) is State.STABLE)
     world.parked = True
-    joins = world.asked(messages.JoinGroupRequest)
+    joins = world.asked(kio_messages.JoinGroupRequest)
     session.post(contract.RejoinWanted(reason="test"))
-    await until(lambda: world.asked(messages.JoinGroupRequest) > joins)
+    await until(lambda: world.asked(kio_messages.JoinGroupRequest) > joins)
 
 
 @with_a_session
@@ -159,7 +159,9 @@ async def test_a_seat_that_the_next_coordinator_knows_under_the_id_before_is_tak
     world.member_id, world.fences = "n", True
     world.first["SyncGroup"] = [ErrorCode.FENCED_INSTANCE_ID]
     await until(lambda: state_of(session) is State.STABLE)
-    first, *between, last = [r.member_id for r in world.brokers[0].requests if isinstance(r, messages.JoinGroupRequest)]
+    first, *between, last = [
+        r.member_id for r in world.brokers[0].requests if isinstance(r, kio_messages.JoinGroupRequest)
+    ]
     assert (first, last) == ("", "")
     # A join is due a backoff after the refusal. It comes first where the description of the group takes longer.
     assert set(between) <= {"n"}

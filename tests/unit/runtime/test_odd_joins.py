@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from harness import kio_messages
 from harness.fake_broker import NO_THROTTLE
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.schema.join_group.v9.response import JoinGroupResponseMember
@@ -14,7 +15,6 @@ from spark_kgroup.errors import ProtocolViolation
 from spark_kgroup.member import contract
 from spark_kgroup.model import MemberIdentity, Subscription
 from spark_kgroup.runtime.translate import to_event
-from spark_kgroup.wire import messages
 from spark_kgroup.wire.consumer_protocol import encode_subscription
 
 WANTED = Subscription(topics=("t",))
@@ -26,7 +26,7 @@ ASKED = contract.JoinRequest(
 
 
 def joined(*members: str, protocol: str | None = "range", error: int = 0) -> Any:
-    return messages.JoinGroupResponse(
+    answer = kio_messages.JoinGroupResponse(
         throttle_time=NO_THROTTLE,
         error_code=KioErrorCode(error),
         generation_id=i32(1),
@@ -40,6 +40,7 @@ def joined(*members: str, protocol: str | None = "range", error: int = 0) -> Any
             for who in members
         ),
     )
+    return kio_messages.as_ours(answer)
 
 
 def test_a_join_answer_with_different_members_is_taken() -> None:

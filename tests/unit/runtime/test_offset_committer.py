@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from harness.fake_cluster import WHO, BrokerWorld, in_a_world
+from harness.kio_messages import OffsetCommitRequest
 from kio.schema.errors import ErrorCode as KioErrorCode
 
 from spark_kgroup import rights
@@ -17,7 +18,6 @@ from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.runtime import offset_committer as commits_module
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import GroupSettings, OwnerHooks
-from spark_kgroup.wire.messages import OffsetCommitRequest
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 

@@ -4,6 +4,7 @@ import time
 from random import Random
 
 import pytest
+from harness import kio_messages
 from harness.fake_broker import until
 from harness.fake_cluster import BrokerWorld, in_a_world
 from harness.sessions import join_refused
@@ -12,7 +13,6 @@ from spark_kgroup.limits import RETRY_BACKOFF_JITTER, RETRY_BACKOFF_MS
 from spark_kgroup.model import ErrorCode
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import GroupSettings
-from spark_kgroup.wire import messages
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
@@ -30,7 +30,7 @@ async def test_a_seat_that_no_broker_coordinates_connects_ever_more_seldom(world
     began = time.monotonic()
     await group.start()
     try:
-        await until(lambda: world.asked(messages.JoinGroupRequest) == 6)
+        await until(lambda: world.asked(kio_messages.JoinGroupRequest) == 6)
         assert time.monotonic() - began >= FIVE_WAITS_S
         assert world.brokers[1].connections == 7, "one for each join, and one to ask whether another coordinates"
     finally:

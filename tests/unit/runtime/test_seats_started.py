@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import pytest
 from harness.fake_broker import on_a_loop, until
 from harness.fake_cluster import A0, A1, B0, BrokerWorld
+from harness.kio_messages import JoinGroupRequest
 
 from spark_kgroup.errors import OptionError
 from spark_kgroup.member.classic import PreviouslyOwned
@@ -14,7 +15,6 @@ from spark_kgroup.runtime import group as group_module
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import GroupSettings, OngoingWork, OwnerHooks, ProtocolSettings
 from spark_kgroup.wire.consumer_protocol import decode_subscription
-from spark_kgroup.wire.messages import JoinGroupRequest
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from uuid import UUID
 
 import pytest
+from harness import kio_messages
 from harness.fake_broker import HUNG_UP, RANGES, FakeBroker, until
 from harness.fake_cluster import A0, A1, B0, TOPIC_ID, BrokerWorld, ends_with, in_a_world, logged, talk_garbage
 
@@ -23,7 +24,7 @@ from spark_kgroup.errors import (
 from spark_kgroup.limits import CONNECT_TIMEOUT_MS, NEXT_BROKER_AFTER_MS, REQUEST_TIMEOUT_MS, STARTUP_TIMEOUT_MS
 from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.wire import cluster as cluster_module
-from spark_kgroup.wire import messages
+from spark_kgroup.wire import messages, schema
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.cluster import Cluster
 from spark_kgroup.wire.responses import ClusterMetadata, parse_metadata
@@ -71,7 +72,7 @@ async def test_metadata_tells_leaders_epochs_and_a_topic_stays_the_same_under_a_
 def test_the_event_loop_goes_on_while_large_metadata_are_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, may_end, looked_through = threading.Event(), threading.Event(), parse_metadata
 
-    def slowly(response: messages.MetadataResponse) -> ClusterMetadata:
+    def slowly(response: schema.MetadataResponse) -> ClusterMetadata:
         begun.set()
         assert may_end.wait(timeout=20)
         return looked_through(response)
@@ -96,7 +97,7 @@ async def test_metadata_waits_for_a_topic_that_is_being_created(world: BrokerWor
     world.first["Metadata"] = [ErrorCode.LEADER_NOT_AVAILABLE]
     cluster = world.cluster()
     assert sorted((await cluster.metadata(["a"])).topics) == ["a"]
-    assert world.asked(messages.MetadataRequest) == 2
+    assert world.asked(kio_messages.MetadataRequest) == 2
     await cluster.close()
 
 
@@ -109,8 +110,8 @@ async def test_metadata_that_lost_partitions_is_not_believed(world: BrokerWorld)
     with pytest.raises(BrokerError, match="knows less than another did: a"):
         await cluster.metadata(["a"], timeout_ms=3_000)
     asking = asyncio.create_task(cluster.metadata(["a"]))
-    before = world.asked(messages.MetadataRequest)
-    await until(lambda: world.asked(messages.MetadataRequest) > before)
+    before = world.asked(kio_messages.MetadataRequest)
+    await until(lambda: world.asked(kio_messages.MetadataRequest) > before)
     world.leaders[A1] = 0
     assert (await asking).topics["a"].partition_count == 2
     await cluster.close()
@@ -154,7 +155,7 @@ async def test_a_thousand_seats_that_ask_for_a_topics_name_make_one_request(worl
     for _ in range(2):  # the second time it is known
         found = await asyncio.gather(*(_names(cluster, TOPIC_ID) for _ in range(1_000)))
         assert found == [{TOPIC_ID: "a"}] * 1_000
-    assert world.asked(messages.MetadataRequest) == 1
+    assert world.asked(kio_messages.MetadataRequest) == 1
     await cluster.close()
 
 
@@ -170,7 +171,7 @@ def test_names_of_topics_are_asked_for_anew_when_the_answer_is_too_old(
         wanted, expected = (TOPIC_ID, {TOPIC_ID: "a"}) if known else (UUID(int=8), {})
         for asked in (1, 2):
             assert await _names(cluster, wanted) == expected
-            assert world.asked(messages.MetadataRequest) == asked
+            assert world.asked(kio_messages.MetadataRequest) == asked
         await cluster.close()
 
     scenario()
@@ -206,10 +207,10 @@ def test_a_topic_that_is_denied_for_long_is_unknown_from_then_on_until_it_is_bac
         await cluster.metadata(["a"])
         leaders, world.leaders = world.leaders, {}
         assert "a" in (await cluster.metadata(["a"])).errors
-        asked = world.asked(messages.MetadataRequest)
+        asked = world.asked(kio_messages.MetadataRequest)
         assert asked > 2, "it was asked for again"
         assert "a" in (await cluster.metadata(["a"])).errors
-        assert world.asked(messages.MetadataRequest) == asked + 1, "no longer"
+        assert world.asked(kio_messages.MetadataRequest) == asked + 1, "no longer"
         world.leaders = leaders
         assert "a" in (await cluster.metadata(["a"])).topics
         world.first["Metadata"] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
@@ -244,9 +245,9 @@ def test_a_topic_that_was_denied_for_long_while_ends_were_listed_is_not_waited_f
         world.leaders = {}
         with pytest.raises(UnknownTopic, match="a"):
             await cluster.logs.list_offsets({A0: messages.LATEST})
-        asked = world.asked(messages.MetadataRequest)
+        asked = world.asked(kio_messages.MetadataRequest)
         assert "a" in (await cluster.metadata(["a"])).errors
-        assert world.asked(messages.MetadataRequest) == asked + 1
+        assert world.asked(kio_messages.MetadataRequest) == asked + 1
         await cluster.close()
 
     scenario()
@@ -312,7 +313,7 @@ async def test_a_known_broker_that_falls_silent_holds_up_no_look_up(world: Broke
     world.first["Metadata"] = [None]  # the request on the open connection is never answered
     began = time.monotonic()
     await cluster.metadata(["a"])
-    assert world.asked(messages.MetadataRequest, node=1) == 1
+    assert world.asked(kio_messages.MetadataRequest, node=1) == 1
     assert time.monotonic() - began < REQUEST_TIMEOUT_MS / 1000 / 2
     await cluster.close()
 
@@ -497,7 +498,7 @@ async def test_closing_ends_every_call(world: BrokerWorld) -> None:
     world.first["Metadata"] = [None]
     cluster = world.cluster()
     waiting = asyncio.create_task(cluster.metadata(["a"], timeout_ms=300))
-    await until(lambda: world.asked(messages.MetadataRequest))
+    await until(lambda: world.asked(kio_messages.MetadataRequest))
     opening = asyncio.create_task(world.cluster(bootstrap=[Address("127.0.0.1", 1)]).metadata(["a"], timeout_ms=100))
     await cluster.close()
     await cluster.close()

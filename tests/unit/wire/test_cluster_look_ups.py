@@ -7,8 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from harness import kio_messages
 from harness.fake_broker import HUNG_UP, NO_THROTTLE, RANGES, Raw, until
 from harness.fake_cluster import A0, A1, B0, WHO, BrokerWorld, in_a_world
+from harness.kio_messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeRequestV0,
+    FindCoordinatorRequest,
+    ListGroupsRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+)
 from harness.offsets import offsets_alone
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.schema.offset_fetch.v8.response import (
@@ -28,16 +37,8 @@ from spark_kgroup.errors import (
 from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.wire import cluster as cluster_module
 from spark_kgroup.wire import groups as groups_module
-from spark_kgroup.wire import messages
+from spark_kgroup.wire import messages, schema
 from spark_kgroup.wire.cluster import ListedOffset
-from spark_kgroup.wire.messages import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeRequestV0,
-    FindCoordinatorRequest,
-    ListGroupsRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-)
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
@@ -53,8 +54,8 @@ async def test_offsets_come_from_each_partitions_leader(world: BrokerWorld) -> N
     assert ends == {tp: ListedOffset(offset=world.ends[tp], leader_epoch=4) for tp in (A0, A1, B0)}
     mixed = await cluster.logs.list_offsets({A0: messages.EARLIEST, B0: messages.LATEST}, isolation_level=1)
     assert {tp: found.offset for tp, found in mixed.items()} == {A0: 0, B0: 11}
-    assert [world.asked(messages.ListOffsetsRequest, node) for node in (0, 1)] == [2, 2]
-    assert world.asked(messages.MetadataRequest) == 1, "leaders are remembered"
+    assert [world.asked(kio_messages.ListOffsetsRequest, node) for node in (0, 1)] == [2, 2]
+    assert world.asked(kio_messages.MetadataRequest) == 1, "leaders are remembered"
     await cluster.close()
 
 
@@ -73,8 +74,8 @@ async def test_a_moved_leader_is_looked_up_again(world: BrokerWorld) -> None:
     world.leaders[A1] = 1
     found = await cluster.logs.list_offsets({A0: messages.LATEST, A1: messages.LATEST})
     assert found.keys() == {A0, A1}
-    assert world.asked(messages.MetadataRequest) == 2
-    last = [r for r in world.brokers[1].requests if isinstance(r, messages.ListOffsetsRequest)]
+    assert world.asked(kio_messages.MetadataRequest) == 2
+    last = [r for r in world.brokers[1].requests if isinstance(r, kio_messages.ListOffsetsRequest)]
     assert [[p.partition_index for p in t.partitions] for r in last for t in r.topics] == [[1]], "only what was missing"
     await cluster.close()
 
@@ -86,13 +87,13 @@ async def test_the_other_leaders_answers_are_kept_when_one_is_gone(world: Broker
     await cluster.metadata(["a"])
     await world.brokers[1].stop()
     asking = asyncio.create_task(cluster.logs.list_offsets({A0: messages.LATEST, A1: messages.LATEST}))
-    await until(lambda: world.asked(messages.MetadataRequest) > 1)
+    await until(lambda: world.asked(kio_messages.MetadataRequest) > 1)
     world.leaders[A1] = 0
     assert (await asking).keys() == {A0, A1}
     asked = [
         [p.partition_index for t in r.topics for p in t.partitions]
         for r in world.brokers[0].requests
-        if isinstance(r, messages.ListOffsetsRequest)
+        if isinstance(r, kio_messages.ListOffsetsRequest)
     ]
     assert asked == [[0], [1]]
     await cluster.close()
@@ -104,7 +105,7 @@ async def test_a_partition_without_a_leader_is_waited_for(world: BrokerWorld) ->
     world.leaders[A0] = -1
     cluster = world.cluster()
     asking = asyncio.create_task(cluster.logs.list_offsets({A0: messages.LATEST}))
-    await until(lambda: world.asked(messages.MetadataRequest) > 1)
+    await until(lambda: world.asked(kio_messages.MetadataRequest) > 1)
     world.leaders[A0] = 0
     assert (await asking)[A0].offset == 10
     await cluster.close()
@@ -128,7 +129,7 @@ def test_a_partition_that_does_not_exist_is_unknown_when_the_time_is_up(missing:
         cluster = world.cluster()
         with pytest.raises(UnknownTopic, match=missing.topic):
             await cluster.logs.list_offsets({A0: messages.LATEST, missing: messages.LATEST}, timeout_ms=3_000)
-        assert world.asked(messages.MetadataRequest) > 1, "it was looked for again"
+        assert world.asked(kio_messages.MetadataRequest) > 1, "it was looked for again"
         await cluster.close()
 
     scenario()
@@ -139,7 +140,7 @@ async def test_a_topic_that_was_created_just_now_is_found(world: BrokerWorld) ->
     new = TopicPartition("new", 0)
     cluster = world.cluster()
     asking = asyncio.create_task(cluster.logs.list_offsets({new: messages.LATEST}))
-    await until(lambda: world.asked(messages.MetadataRequest))
+    await until(lambda: world.asked(kio_messages.MetadataRequest))
     world.leaders[new], world.ends[new] = 0, 5
     assert (await asking)[new].offset == 5
     await cluster.close()
@@ -204,7 +205,7 @@ async def test_an_error_that_no_retry_mends_is_raised_at_once(world: BrokerWorld
     cluster = world.cluster()
     with pytest.raises(BrokerError, match="ListOffsets failed with INVALID_TOPIC_EXCEPTION: a-0"):
         await cluster.logs.list_offsets({A0: messages.LATEST})
-    assert world.asked(messages.ListOffsetsRequest) == 1
+    assert world.asked(kio_messages.ListOffsetsRequest) == 1
     await cluster.close()
 
 
@@ -214,7 +215,7 @@ async def test_a_leader_may_lack_a_right_that_another_broker_has_granted_a_momen
     world.first["ListOffsets"] = [ErrorCode.TOPIC_AUTHORIZATION_FAILED] * 2
     cluster = world.cluster()
     assert (await cluster.logs.list_offsets({A0: messages.LATEST}))[A0].offset == 10
-    assert world.asked(messages.ListOffsetsRequest) == 3
+    assert world.asked(kio_messages.ListOffsetsRequest) == 3
     await cluster.close()
 
 
@@ -275,7 +276,7 @@ async def test_an_error_that_no_retry_mends_counts_more_than_one_that_might_pass
     world.brokers[1].answer = lambda request: world.on_ListOffsets(1, request, KioErrorCode(17))
     with pytest.raises(BrokerError, match="INVALID_TOPIC_EXCEPTION: a-1"):
         await cluster.logs.list_offsets({A0: messages.LATEST, A1: messages.LATEST})
-    assert world.asked(messages.ListOffsetsRequest) == 2
+    assert world.asked(kio_messages.ListOffsetsRequest) == 2
     await cluster.close()
 
 
@@ -284,7 +285,7 @@ async def test_an_offset_that_the_leader_forgot_to_tell_is_asked_for_again_and_i
     world: BrokerWorld,
 ) -> None:
     whole = world.on_ListOffsets
-    nothing = messages.ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=())
+    nothing = kio_messages.ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=())
     world.on_ListOffsets = lambda *_: nothing  # type: ignore[method-assign]
     cluster = world.cluster()
     with pytest.raises(WireError, match="leaves out a-0"):
@@ -295,9 +296,9 @@ async def test_an_offset_that_the_leader_forgot_to_tell_is_asked_for_again_and_i
     with pytest.raises(WireError, match=r"leaves out many-0, .+ and 980 more") as error:
         await cluster.logs.list_offsets(dict.fromkeys(many, messages.LATEST), timeout_ms=3_000)
     assert len(str(error.value)) < 500
-    before = world.asked(messages.ListOffsetsRequest)
+    before = world.asked(kio_messages.ListOffsetsRequest)
     asking = asyncio.create_task(cluster.logs.list_offsets({A0: messages.LATEST}))
-    await until(lambda: world.asked(messages.ListOffsetsRequest) > before)
+    await until(lambda: world.asked(kio_messages.ListOffsetsRequest) > before)
     world.on_ListOffsets = whole  # type: ignore[method-assign]
     assert (await asking)[A0].offset == 10
     await cluster.close()
@@ -377,7 +378,7 @@ async def test_a_coordinator_call_is_made_once_and_the_coordinator_looked_up_aga
     for moved_to, expected in [(0, 0), (1, ErrorCode.NOT_COORDINATOR), (1, 0)]:
         world.coordinator = moved_to
         response = await cluster.coordinators.call("g", commit)
-        assert isinstance(response, messages.OffsetCommitResponse)
+        assert isinstance(response, schema.OffsetCommitResponse)
         assert messages.offset_commit_errors(response) == {A0: expected}
     assert world.committed == {A0: 5}
     assert [world.asked(OffsetCommitRequest, node) for node in (0, 1)] == [2, 1]
@@ -533,12 +534,12 @@ def test_a_partition_that_a_coordinator_leaves_out_each_time_has_no_committed_of
 async def test_a_committed_offset_that_the_coordinator_forgot_to_tell_is_not_none(world: BrokerWorld) -> None:
     """None would mean to start where `startingOffsets` says."""
     group = OffsetFetchResponseGroup(group_id=GroupId("g"), topics=())
-    untold = messages.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=(group,))
+    untold = kio_messages.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=(group,))
     world.on_OffsetFetch = lambda *_: untold  # type: ignore[method-assign]
     cluster = world.cluster()
     with pytest.raises(WireError, match="leaves out a-0"):
         await cluster.groups.committed_offsets("g", [A0], timeout_ms=1_500)
-    no_group = messages.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=())
+    no_group = kio_messages.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=())
     world.on_OffsetFetch = lambda *_: no_group  # type: ignore[method-assign]
     with pytest.raises(WireError, match="about one group and answered about 0"):
         await cluster.groups.committed_offsets("g", [A0], timeout_ms=1_500)
@@ -603,7 +604,7 @@ def test_a_member_with_an_unreadable_subscription_claims_no_partition(field: str
             (group,) = describe(node, request, error).groups
             odd = replace(group.members[0], **{field: b"\0\1\xff\xff\xff\x7fjunk"})
             groups = (replace(group, members=(odd,)),)
-            return messages.DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=groups)
+            return kio_messages.DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=groups)
 
         world.on_DescribeGroups = garbled  # type: ignore[method-assign]
         cluster = world.cluster()

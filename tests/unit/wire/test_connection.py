@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness import kio_messages
 from harness.fake_broker import HUNG_UP, NO_THROTTLE, RANGES, FakeBroker, Raw, api_versions_response, on_a_loop, until
+from harness.kio_messages import HeartbeatRequest, encode_entity
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.schema.find_coordinator.v4.response import Coordinator
 from kio.schema.metadata.v12.response import MetadataResponsePartition, MetadataResponseTopic
@@ -32,26 +34,25 @@ from spark_kgroup.errors import (
 from spark_kgroup.limits import DECODED_AT_ONCE_BYTES_MAX, IN_FLIGHT_MAX
 from spark_kgroup.model import MemberIdentity
 from spark_kgroup.wire import connection as connection_module
-from spark_kgroup.wire import messages
+from spark_kgroup.wire import messages, schema
 from spark_kgroup.wire.address import Address
-from spark_kgroup.wire.codec import decode_response, encode_entity
+from spark_kgroup.wire.codec import decode_response
 from spark_kgroup.wire.connection import Connection
-from spark_kgroup.wire.messages import HeartbeatRequest
 from spark_kgroup.wire.security.settings import Send
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
 
-def beat(generation: int = 0) -> messages.Request:
+def beat(generation: int = 0) -> schema.Request:
     return messages.heartbeat("g", MemberIdentity(instance_id=None, member_id="m", generation=generation))
 
 
-def ok(error: int = 0) -> messages.HeartbeatResponse:
-    return messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=KioErrorCode(error))
+def ok(error: int = 0) -> kio_messages.HeartbeatResponse:
+    return kio_messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=KioErrorCode(error))
 
 
-def code_of(response: messages.Response) -> int:
-    assert isinstance(response, messages.HeartbeatResponse)
+def code_of(response: schema.Response) -> int:
+    assert isinstance(response, schema.HeartbeatResponse)
     return response.error_code
 
 
@@ -74,7 +75,7 @@ async def connect(broker: FakeBroker, **settings: Any) -> Connection:
 async def test_a_request_gets_its_answer() -> None:
     async with FakeBroker(lambda _: ok(27)) as broker, await connect(broker) as connection:
         response = await connection.call(beat(3))
-        assert isinstance(response, messages.HeartbeatResponse)
+        assert isinstance(response, schema.HeartbeatResponse)
         assert response.error_code == 27
         assert [request.generation_id for request in broker.requests] == [3]
         assert not connection.closed
@@ -165,7 +166,7 @@ def test_a_large_answer_is_decoded_beside_the_loop_and_small_ones_on_it(monkeypa
     begun, may_end = threading.Event(), threading.Event()
     on_the_loop: list[bool] = []
 
-    def slow(request_type: type[messages.Request], raw: bytes) -> messages.Response:
+    def slow(request_type: type[schema.Request], raw: bytes) -> schema.Response:
         on_the_loop.append(threading.current_thread() is threading.main_thread())
         if len(raw) > DECODED_AT_ONCE_BYTES_MAX:
             begun.set()
@@ -174,7 +175,7 @@ def test_a_large_answer_is_decoded_beside_the_loop_and_small_ones_on_it(monkeypa
 
     @on_a_loop
     async def scenario() -> None:
-        described = messages.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=(large_coordinator(),))
+        described = kio_messages.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=(large_coordinator(),))
 
         def answer(request: Any) -> Any:
             return ok(27) if isinstance(request, HeartbeatRequest) else described
@@ -186,7 +187,7 @@ def test_a_large_answer_is_decoded_beside_the_loop_and_small_ones_on_it(monkeypa
             assert code_of(await other.call(beat())) == 27
             assert not asking.done()
             may_end.set()
-            assert await asking == described
+            assert await asking == kio_messages.as_tuples(described)
         assert on_the_loop == [False, True]
 
     scenario()
@@ -197,10 +198,10 @@ def test_an_answer_that_is_the_last_one_again_is_not_decoded_again(monkeypatch: 
 
     While they do not change, they are not decoded again.
     """
-    decoded: list[type[messages.Request]] = []
+    decoded: list[type[schema.Request]] = []
     epochs = iter((3, 3, 4, 3))
 
-    def counted(request_type: type[messages.Request], raw: bytes) -> messages.Response:
+    def counted(request_type: type[schema.Request], raw: bytes) -> schema.Response:
         decoded.append(request_type)
         return decode_response(request_type, raw)
 
@@ -212,28 +213,28 @@ def test_an_answer_that_is_the_last_one_again_is_not_decoded_again(monkeypatch: 
         async with FakeBroker(answer) as broker, await connect(broker) as connection:
             monkeypatch.setattr(connection_module, "decode_response", counted)
             found = [await connection.call(messages.metadata(["t"])) for _ in range(4)]
-            assert found == [led_in_epoch(epoch) for epoch in (3, 3, 4, 3)]
-            assert decoded == [messages.MetadataRequest] * 3
+            assert found == [kio_messages.as_tuples(led_in_epoch(epoch)) for epoch in (3, 3, 4, 3)]
+            assert decoded == [schema.MetadataRequest] * 3
             await connection.call(beat())
             await connection.call(beat())
-            assert decoded[3:] == [HeartbeatRequest] * 2, "only what is large and asked again is kept"
+            assert decoded[3:] == [schema.HeartbeatRequest] * 2, "only what is large and asked again is kept"
 
     scenario()
 
 
-def led_in_epoch(epoch: int) -> messages.MetadataResponse:
+def led_in_epoch(epoch: int) -> kio_messages.MetadataResponse:
     partition = MetadataResponsePartition(
         error_code=KioErrorCode.none, partition_index=i32(0), leader_id=BrokerId(0), leader_epoch=i32(epoch)
     )
     topic = MetadataResponseTopic(
         error_code=KioErrorCode.none, name=TopicName("t"), topic_id=None, is_internal=False, partitions=(partition,)
     )
-    return messages.MetadataResponse(throttle_time=NO_THROTTLE, brokers=(), topics=(topic,))
+    return kio_messages.MetadataResponse(throttle_time=NO_THROTTLE, brokers=(), topics=(topic,))
 
 
 @on_a_loop
 async def test_a_connection_that_ends_while_a_large_answer_is_decoded_tells_its_caller() -> None:
-    described = messages.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=(large_coordinator(),))
+    described = kio_messages.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=(large_coordinator(),))
     async with FakeBroker(lambda _: described) as broker, await connect(broker) as connection:
         decoding = asyncio.Event()
         loop, submit = asyncio.get_running_loop(), asyncio.get_running_loop().run_in_executor
@@ -540,11 +541,11 @@ async def test_a_large_frame_is_taken_from_a_broker_that_we_have_authenticated_w
             )
             for _ in request.topics
         )
-        return messages.MetadataResponse(throttle_time=NO_THROTTLE, brokers=(), topics=topics)
+        return kio_messages.MetadataResponse(throttle_time=NO_THROTTLE, brokers=(), topics=topics)
 
     async with FakeBroker(answer) as broker, await connect(broker) as connection:
         response = await connection.call(many)
-        assert isinstance(response, messages.MetadataResponse)
+        assert isinstance(response, schema.MetadataResponse)
         assert len(response.topics) == 10
 
 
@@ -614,7 +615,7 @@ async def test_security_wraps_the_socket_and_proves_who_we_are_before_any_reques
     security = Recorded()
     async with FakeBroker(lambda _: ok()) as broker, await connect(broker, security=security):
         assert [request.generation_id for request in broker.requests] == [9]
-        assert security.seen == [broker.address, ok()]
+        assert security.seen == [broker.address, kio_messages.as_tuples(ok())]
 
 
 @on_a_loop

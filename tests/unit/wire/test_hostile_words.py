@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from harness import kio_messages
 from harness.fake_broker import NO_THROTTLE, FakeBroker, on_a_loop
 from harness.fake_cluster import BrokerWorld, ends_with, in_a_world
 from kio.schema.errors import ErrorCode as KioErrorCode
@@ -17,7 +18,6 @@ from spark_kgroup.limits import PEER_WORDS_CHARS_MAX
 from spark_kgroup.member.consumer_contract import ConsumerHeartbeatRequest
 from spark_kgroup.model import ErrorCode, MemberIdentity
 from spark_kgroup.runtime import consumer_calls
-from spark_kgroup.wire import messages
 from spark_kgroup.wire.cluster import Cluster
 from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.security import oauth
@@ -88,7 +88,7 @@ async def test_the_id_of_another_cluster_is_a_part_of_our_error(world: BrokerWor
 
 def test_the_reason_of_a_refused_heartbeat_is_a_part_of_our_error() -> None:
     asked = ConsumerHeartbeatRequest(identity=MemberIdentity(instance_id=None, member_id="m", generation=0), full=True)
-    answer = messages.ConsumerGroupHeartbeatResponse(
+    answer = kio_messages.ConsumerGroupHeartbeatResponse(
         throttle_time=NO_THROTTLE,
         error_code=KioErrorCode.invalid_request,
         error_message=FORGED,
@@ -97,7 +97,7 @@ def test_the_reason_of_a_refused_heartbeat_is_a_part_of_our_error() -> None:
         heartbeat_interval=i32Timedelta.parse(timedelta(0)),
         assignment=None,
     )
-    message = consumer_calls._to_event(asked, answer).message
+    message = consumer_calls._to_event(asked, kio_messages.as_ours(answer)).message
     assert message.isprintable()
     assert 0 < len(message) < CHARS_MAX
 
@@ -108,8 +108,10 @@ def test_the_reason_of_a_refused_heartbeat_is_a_part_of_our_error() -> None:
 def sasl(request: Any, *, mechanisms: tuple[str, ...] = ()) -> Any:
     """Answers the handshake with UNSUPPORTED_SASL_MECHANISM if there are mechanisms, and refuses the login."""
     if hasattr(request, "mechanism"):
-        return messages.SaslHandshakeResponse(error_code=KioErrorCode(33 if mechanisms else 0), mechanisms=mechanisms)
-    return messages.SaslAuthenticateResponse(
+        return kio_messages.SaslHandshakeResponse(
+            error_code=KioErrorCode(33 if mechanisms else 0), mechanisms=mechanisms
+        )
+    return kio_messages.SaslAuthenticateResponse(
         error_code=KioErrorCode(58),
         error_message=FORGED,
         auth_bytes=b"",

@@ -5,8 +5,10 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from harness import kio_messages
 from harness.fake_broker import FakeBroker, until
 from harness.fake_cluster import A0, A1, B0, BrokerWorld, in_a_world
+from harness.kio_messages import OffsetFetchRequest
 from kio.schema.errors import ErrorCode as KioErrorCode
 
 from spark_kgroup.errors import BrokerError, ConnectionFailed, RequestTimedOut, UnknownTopic, WireError
@@ -16,7 +18,6 @@ from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.cluster import Cluster
 from spark_kgroup.wire.listing import OffsetListing
-from spark_kgroup.wire.messages import OffsetFetchRequest
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
@@ -69,7 +70,7 @@ async def test_a_partition_without_a_leader_holds_up_no_other_one(world: BrokerW
     asked = [
         [p.partition_index for t in r.topics for p in t.partitions]
         for r in world.brokers[0].requests
-        if isinstance(r, messages.ListOffsetsRequest)
+        if isinstance(r, kio_messages.ListOffsetsRequest)
     ]
     assert asked == [[0], [1]], "who has answered is not asked again"
     await listing.close()
@@ -132,7 +133,7 @@ async def test_a_leader_that_denies_it_for_ever_is_asked_at_a_pace(world: Broker
     denials = iter(range(10**6))
     world.brokers[1].answer = lambda request: (
         next(denials) is not None and world.on_ListOffsets(1, request, KioErrorCode.not_leader_or_follower)
-        if isinstance(request, messages.ListOffsetsRequest)
+        if isinstance(request, kio_messages.ListOffsetsRequest)
         else world.answer(1, request)
     )
     listing = ends_of(cluster, A0, A1)

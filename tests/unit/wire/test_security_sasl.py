@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import scramp.core
+from harness import kio_messages
 from harness.fake_broker import HUNG_UP, NO_THROTTLE, FakeBroker, on_a_loop, until
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.static.primitive import i64Timedelta
@@ -21,7 +22,7 @@ from scramp import ScramMechanism
 from spark_kgroup.errors import AuthenticationFailed, Disconnected, OptionError, RequestTimedOut
 from spark_kgroup.model import MemberIdentity
 from spark_kgroup.wire import connection as connection_module
-from spark_kgroup.wire import messages
+from spark_kgroup.wire import messages, schema
 from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.security import secured
 from spark_kgroup.wire.security.secured import load_security
@@ -40,11 +41,11 @@ def login(mechanism: Mechanism = "PLAIN", **more: Any) -> Security:
 
 
 def handshake(error: int = 0, mechanisms: tuple[str, ...] = ("PLAIN",)) -> Any:
-    return messages.SaslHandshakeResponse(error_code=KioErrorCode(error), mechanisms=mechanisms)
+    return kio_messages.SaslHandshakeResponse(error_code=KioErrorCode(error), mechanisms=mechanisms)
 
 
 def authenticated(auth_bytes: bytes = b"", *, error: int = 0, message: str | None = None, lifetime_ms: int = 0) -> Any:
-    return messages.SaslAuthenticateResponse(
+    return kio_messages.SaslAuthenticateResponse(
         error_code=KioErrorCode(error),
         error_message=message,
         auth_bytes=auth_bytes,
@@ -56,16 +57,16 @@ def refused() -> Any:
     return authenticated(error=58, message="Authentication failed: Invalid username or password")
 
 
-def beat(generation: int = 0) -> messages.Request:
+def beat(generation: int = 0) -> schema.Request:
     return messages.heartbeat("g", MemberIdentity(instance_id=None, member_id="m", generation=generation))
 
 
 def alive(request: Any) -> Any:
-    return messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=KioErrorCode(request.generation_id))
+    return kio_messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=KioErrorCode(request.generation_id))
 
 
-def code_of(response: messages.Response) -> int:
-    assert isinstance(response, messages.HeartbeatResponse)
+def code_of(response: schema.Response) -> int:
+    assert isinstance(response, schema.HeartbeatResponse)
     return response.error_code
 
 

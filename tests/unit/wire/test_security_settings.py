@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 import trustme
+from harness import kio_messages
 from harness.fake_broker import NO_THROTTLE, FakeBroker, on_a_loop, until
 from harness.secured import KEY_PASSWORD, Identity, identity
 from kio.schema.errors import ErrorCode as KioErrorCode
 
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, ConnectionFailed, Disconnected, OptionError
 from spark_kgroup.model import MemberIdentity
-from spark_kgroup.wire import messages
+from spark_kgroup.wire import messages, schema
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.security import from_properties
@@ -305,8 +306,8 @@ def test_openssl_s_reasons_in_our_words(reason: str, kind: type[Exception], mess
     assert error.retriable is (kind is ConnectionFailed)
 
 
-def code_of(response: messages.Response) -> int:
-    assert isinstance(response, messages.HeartbeatResponse)
+def code_of(response: schema.Response) -> int:
+    assert isinstance(response, schema.HeartbeatResponse)
     return response.error_code
 
 
@@ -319,7 +320,7 @@ async def test_requests_and_answers_go_through_tls(ca: trustme.CA) -> None:
 
     def answer(request: Any) -> Any:
         assert request.member_id == large
-        return messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=KioErrorCode(27))
+        return kio_messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=KioErrorCode(27))
 
     beat = messages.heartbeat("g", MemberIdentity(instance_id=None, member_id=large))
     async with FakeBroker(answer, tls=server) as broker:

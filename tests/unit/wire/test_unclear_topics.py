@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from harness import kio_messages
 from harness.fake_broker import until
 from harness.fake_cluster import A0, A1, B0, BrokerWorld, in_a_world
 from kio.schema.errors import ErrorCode as KioErrorCode
@@ -66,10 +67,10 @@ def test_a_topic_in_trouble_is_as_it_was_and_other_topics_are_as_they_are(
         found = await cluster.metadata(["a", "b"], timeout_ms=SOON_MS, patience_ms=PATIENCE_MS)
         assert found.topics["a"].partition_count == 2
         assert (found.topics["b"], found.errors) == (before, {"b": code})
-        asked = world.asked(messages.MetadataRequest)
+        asked = world.asked(kio_messages.MetadataRequest)
         assert asked > 2, "b was asked for again for a while"
         await cluster.metadata(["a", "b"], patience_ms=PATIENCE_MS)
-        assert world.asked(messages.MetadataRequest) == asked + 1, "its time is over"
+        assert world.asked(kio_messages.MetadataRequest) == asked + 1, "its time is over"
         (warning,) = warnings_of(caplog)
         assert f"Brokers do not describe topic 'b' now (Metadata failed with {code.name}" in warning
         no_more_trouble(world)
@@ -124,7 +125,7 @@ async def test_a_topic_in_trouble_at_one_broker_is_asked_for_at_another(world: B
     world.first["Metadata"] = [ErrorCode.UNKNOWN_SERVER_ERROR]
     found = await cluster.metadata(["a", "b"], timeout_ms=SOON_MS, patience_ms=SOON_MS)
     assert (sorted(found.topics), found.errors) == (["a", "b"], {})
-    assert world.asked(messages.MetadataRequest, node=1) == 1
+    assert world.asked(kio_messages.MetadataRequest, node=1) == 1
     await cluster.close()
 
 

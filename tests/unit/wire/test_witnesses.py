@@ -5,8 +5,10 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
+from harness import kio_messages
 from harness.fake_broker import until
 from harness.fake_cluster import A0, A1, B0, TOPIC_ID, WHO, BrokerWorld, ends_with, in_a_world
+from harness.kio_messages import DescribeConfigsRequest, FindCoordinatorRequest
 
 from spark_kgroup.errors import BrokerError, ConnectionFailed, Disconnected, UnknownTopic, WireError
 from spark_kgroup.limits import TOPIC_GONE_AFTER_MS, WITNESS_MAX_AGE_MS
@@ -16,10 +18,9 @@ from spark_kgroup.runtime.settings import GroupSettings, OngoingWork
 from spark_kgroup.runtime.topics import Topics
 from spark_kgroup.wire import brokers as brokers_module
 from spark_kgroup.wire import cluster as cluster_module
-from spark_kgroup.wire import messages
+from spark_kgroup.wire import messages, schema
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.cluster import Cluster
-from spark_kgroup.wire.messages import DescribeConfigsRequest, FindCoordinatorRequest
 from spark_kgroup.wire.witnesses import Denials, NamedLeader, NewIds, Witnesses
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
@@ -120,10 +121,10 @@ async def test_a_broker_that_knows_less_is_not_asked_next(world: BrokerWorld) ->
     world.cut_off_from_now_on(0)
     world.leaders[A1] = 1
     await cluster.logs.list_offsets({A1: messages.LATEST}, timeout_ms=SOON_MS)  # the other one says so
-    before = [world.asked(messages.MetadataRequest, node) for node in (0, 1)]
+    before = [world.asked(kio_messages.MetadataRequest, node) for node in (0, 1)]
     for _ in range(5):
         assert (await cluster.metadata(["a"], timeout_ms=SOON_MS)).topics["a"].partition_count == 2
-    asked = [world.asked(messages.MetadataRequest, node) - at for node, at in enumerate(before)]
+    asked = [world.asked(kio_messages.MetadataRequest, node) - at for node, at in enumerate(before)]
     assert asked[0] <= 1 < asked[1]
     await cluster.close()
 
@@ -133,9 +134,9 @@ async def test_a_topic_that_two_brokers_deny_is_gone(world: BrokerWorld) -> None
     cluster = await acquainted(world)
     world.leaders = {}
     assert "a" in (await cluster.metadata(["a"], timeout_ms=TOPIC_GONE_AFTER_MS // 2)).errors
-    assert world.asked(messages.MetadataRequest) == 3
+    assert world.asked(kio_messages.MetadataRequest) == 3
     assert "a" in (await cluster.metadata(["a"])).errors
-    assert world.asked(messages.MetadataRequest) == 4, "that holds"
+    assert world.asked(kio_messages.MetadataRequest) == 4, "that holds"
     with pytest.raises(UnknownTopic, match="a"):
         await cluster.logs.list_offsets({A0: messages.LATEST}, timeout_ms=TOPIC_GONE_AFTER_MS // 2)
     await cluster.close()
@@ -161,7 +162,7 @@ async def test_a_broker_that_lists_no_topic_is_not_asked_twice(world: BrokerWorl
     world.leaders = leaders
     cluster = world.cluster()
     assert (await cluster.list_topics(timeout_ms=SOON_MS)).doubtful == {"a"}
-    assert [world.asked(messages.MetadataRequest, node) for node in range(3)] == [1, 1, 0]
+    assert [world.asked(kio_messages.MetadataRequest, node) for node in range(3)] == [1, 1, 0]
     await cluster.close()
 
 
@@ -199,7 +200,7 @@ async def test_one_broker_at_two_addresses_is_one_witness(world: BrokerWorld) ->
     cluster = await acquainted(world)
     leaders, world.leaders = world.leaders, {}
     asking = asyncio.create_task(cluster.metadata(["a"]))
-    await until(lambda: world.brokers[0].connections >= 2 and world.asked(messages.MetadataRequest) > 4)
+    await until(lambda: world.brokers[0].connections >= 2 and world.asked(kio_messages.MetadataRequest) > 4)
     assert not asking.done()
     world.leaders = leaders
     assert "a" in (await asking).topics
@@ -212,7 +213,7 @@ async def test_a_topic_that_the_only_broker_denies_for_a_while_is_waited_for(wor
     cluster = await acquainted(world)
     leaders, world.leaders = world.leaders, {}
     asking = asyncio.create_task(cluster.metadata(["a"]))
-    await until(lambda: world.asked(messages.MetadataRequest) > 3)
+    await until(lambda: world.asked(kio_messages.MetadataRequest) > 3)
     assert not asking.done()
     world.leaders = leaders
     assert "a" in (await asking).topics
@@ -226,7 +227,7 @@ async def test_at_a_start_a_topic_is_waited_for_that_the_only_broker_denies_for_
     cluster = world.cluster()
     topics = Topics(settings, cluster)
     asking = asyncio.create_task(topics.subscribed(0))
-    await until(lambda: world.asked(messages.MetadataRequest) > 2)
+    await until(lambda: world.asked(kio_messages.MetadataRequest) > 2)
     world.leaders = leaders
     assert (await asking).keys() == {"a"}
     await cluster.close()
@@ -248,7 +249,7 @@ async def test_a_topic_that_this_process_has_not_seen_is_not_gone_because_one_br
     cluster = await beside_a_broker_that_does_not_know_b_yet(world)
     settings = GroupSettings(bootstrap=(world.brokers[0].address,), group="g", topics=("a",), instance_ids=("seat-0",))
     assert await Topics(settings, cluster).gone(["b"]) == set()
-    assert [world.asked(messages.MetadataRequest, node) for node in (0, 1, 2)] == [2, 1, 0]
+    assert [world.asked(kio_messages.MetadataRequest, node) for node in (0, 1, 2)] == [2, 1, 0]
     await cluster.close()
 
 
@@ -265,7 +266,7 @@ async def test_a_topic_that_never_was_is_gone_when_two_brokers_deny_it(world: Br
     cluster = await acquainted(world)
     found = await cluster.metadata(["a", "b"], timeout_ms=2 * SOON_MS)
     assert found.errors == {"b": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-    assert world.asked(messages.MetadataRequest) == 3
+    assert world.asked(kio_messages.MetadataRequest) == 3
     await cluster.close()
 
 
@@ -273,7 +274,7 @@ async def test_a_topic_that_never_was_is_gone_when_two_brokers_deny_it(world: Br
 async def test_a_person_who_looks_hears_what_the_first_broker_says(world: BrokerWorld) -> None:
     cluster = await beside_a_broker_that_does_not_know_b_yet(world)
     assert (await cluster.metadata(["b"], absent_after_ms=0)).errors == {"b": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-    assert world.asked(messages.MetadataRequest) == 2
+    assert world.asked(kio_messages.MetadataRequest) == 2
     await cluster.close()
 
 
@@ -297,7 +298,7 @@ async def test_a_topic_that_one_broker_denies_is_asked_for_at_another(world: Bro
     world.cut_off_from_now_on(0)
     world.leaders = leaders
     assert "a" in (await cluster.metadata(["a"], timeout_ms=SOON_MS)).topics
-    assert world.asked(messages.MetadataRequest, 0) == 2
+    assert world.asked(kio_messages.MetadataRequest, 0) == 2
     await cluster.close()
 
 
@@ -310,7 +311,7 @@ def test_a_broker_that_was_silent_once_is_not_asked_first_again(monkeypatch: pyt
         await cluster.metadata(["a"])
         monkeypatch.setattr(brokers_module, "NEXT_BROKER_AFTER_MS", 2 * SOON_MS)
         await cluster.metadata(["a"], timeout_ms=SOON_MS)
-        assert [world.asked(messages.MetadataRequest, node) for node in (0, 1)] == [2, 2]
+        assert [world.asked(kio_messages.MetadataRequest, node) for node in (0, 1)] == [2, 2]
         await cluster.close()
 
     scenario()
@@ -344,7 +345,7 @@ async def test_a_topic_id_that_is_new_to_this_process_is_not_believed_from_a_bro
     assert await id_of_a(world, cluster) == RECREATED
     for times in (1, 2, 3):
         assert await id_of_a(world, cluster, 0, 1, 2) == RECREATED
-        assert world.asked(messages.MetadataRequest, 0) == times
+        assert world.asked(kio_messages.MetadataRequest, 0) == times
     await cluster.close()
 
 
@@ -353,7 +354,7 @@ async def test_a_topic_that_two_brokers_name_under_another_id_was_created_again(
     cluster = await acquainted(world)
     cut_off_before_the_topic_was_created_again(world, 0)
     assert await id_of_a(world, cluster, 1, 2, 0) == RECREATED
-    assert [world.asked(messages.MetadataRequest, node) for node in (0, 1, 2)] == [1, 1, 1]
+    assert [world.asked(kio_messages.MetadataRequest, node) for node in (0, 1, 2)] == [1, 1, 1]
     assert await id_of_a(world, cluster, 0, 1, 2) == RECREATED
     await cluster.close()
 
@@ -378,7 +379,7 @@ async def test_a_broker_that_lists_no_other_does_not_confirm_itself_while_this_p
     cluster = world.cluster(bootstrap=[world.brokers[1].address])
     assert await id_of_a(world, cluster) == RECREATED
     assert await id_of_a(world, cluster, 0, 1) == RECREATED
-    assert world.asked(messages.MetadataRequest, 0) == 1
+    assert world.asked(kio_messages.MetadataRequest, 0) == 1
     await cluster.close()
 
 
@@ -387,7 +388,7 @@ async def test_the_only_broker_of_a_cluster_is_believed_at_once(world: BrokerWor
     cluster = await acquainted(world)
     world.topic_id = RECREATED
     assert await id_of_a(world, cluster) == RECREATED
-    assert world.asked(messages.MetadataRequest) == 2
+    assert world.asked(kio_messages.MetadataRequest) == 2
     await cluster.close()
 
 
@@ -399,7 +400,7 @@ async def test_at_a_start_one_broker_does_not_contradict_the_id_that_an_earlier_
     group = group_that_knew(world, RECREATED)
     await group.topics.refresh(SOON_MS)
     assert group.topics.known["a"].topic_id == RECREATED
-    assert world.asked(messages.MetadataRequest, 0) == 1
+    assert world.asked(kio_messages.MetadataRequest, 0) == 1
     await group.close()
 
 
@@ -412,7 +413,7 @@ async def test_a_start_believes_the_only_broker_that_answers_within_its_own_boun
         sooner.setattr(cluster_module, "TOPIC_ABSENT_AFTER_MS", 300)
         await group.topics.refresh(SOON_MS)
     assert group.topics.known["a"].topic_id == TOPIC_ID
-    assert world.asked(messages.MetadataRequest, 0) > 1
+    assert world.asked(kio_messages.MetadataRequest, 0) > 1
     await group.close()
     await world.brokers[1].start()
 
@@ -485,7 +486,7 @@ async def test_a_coordinator_that_says_it_is_none_is_looked_up_at_another_broker
     commit = messages.offset_commit("g", WHO, {A0: 5})
     assert await cluster.groups.committed_offsets("g", [A0], timeout_ms=SOON_MS) == {A0: None}
     response = await cluster.coordinators.call("g", commit)
-    assert isinstance(response, messages.OffsetCommitResponse)
+    assert isinstance(response, schema.OffsetCommitResponse)
     assert messages.offset_commit_errors(response) == {A0: 0}
     for each in (connection, moved):
         await each.close()
@@ -557,7 +558,7 @@ async def test_a_leader_of_an_older_epoch_is_not_believed(world: BrokerWorld) ->
     found = await cluster.metadata(["a"], timeout_ms=SOON_MS)
     assert found.topics["a"].leader_epochs == {0: 4}
     assert (await cluster.logs.list_offsets({A0: messages.LATEST}, timeout_ms=SOON_MS))[A0].offset == 40
-    assert world.asked(messages.ListOffsetsRequest, 0) == 0
+    assert world.asked(kio_messages.ListOffsetsRequest, 0) == 0
     await cluster.close()
 
 
@@ -595,7 +596,7 @@ async def test_a_leader_that_was_cut_off_does_not_list_where_its_log_ends(world:
     cluster.brokers.witnesses.doubt(world.brokers[0].address)
     await cluster.metadata(["a"])
     asking = asyncio.create_task(cluster.logs.list_offsets({A0: messages.LATEST}, timeout_ms=SOON_MS))
-    await until(lambda: world.asked(messages.ListOffsetsRequest, 0))
+    await until(lambda: world.asked(kio_messages.ListOffsetsRequest, 0))
     world.leaders, world.ends[A0] = {A0: 1}, 40
     assert (await asking)[A0].offset == 40
     await cluster.close()
@@ -637,7 +638,7 @@ async def test_after_another_broker_was_asked_the_subscribed_topics_have_its_lea
     await topics.ask_another_broker([A0], SOON_MS)
     for _ in range(2):
         assert (await topics.subscribed(2 * SOON_MS))["a"].leaders[0].epoch == 1
-    assert [world.asked(messages.MetadataRequest, node) for node in (0, 1)] == [2, 2], "it is known again"
+    assert [world.asked(kio_messages.MetadataRequest, node) for node in (0, 1)] == [2, 2], "it is known again"
     await cluster.close()
 
 

@@ -10,6 +10,7 @@ import pytest
 from harness.fake_broker import on_a_loop
 from harness.fake_cluster import A0, TOPIC_ID, BrokerWorld
 from harness.fake_group import FakeGroup
+from harness.kio_messages import MetadataRequest
 
 from pyspark_kgroup.driver import query as query_module
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
@@ -21,7 +22,6 @@ from spark_kgroup.errors import ConnectionFailed
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime import group as group_module
 from spark_kgroup.runtime.settings import GroupSettings
-from spark_kgroup.wire.messages import MetadataRequest
 
 T0 = TopicPartition("t", 0)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import trustme
+from harness import kio_messages
 from harness.fake_broker import HUNG_UP, Raw
 from harness.fetch_broker import FetchBroker, answering
 from harness.waiting import wait_for
@@ -23,7 +24,6 @@ from pyspark_kgroup.executor.native.connection_security import ConnectionSecurit
 from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka
 from pyspark_kgroup.shared.token_callback import CALLBACK
 from spark_kgroup.errors import OptionError
-from spark_kgroup.wire import messages
 
 PLAIN = {
     "security.protocol": "SASL_PLAINTEXT",
@@ -266,9 +266,9 @@ class Logins:
         if hasattr(request, "mechanism"):
             self.messages.append(request.mechanism)
             known = request.mechanism in ("PLAIN", "OAUTHBEARER")
-            return messages.SaslHandshakeResponse(error_code=ErrorCode(0 if known else 33), mechanisms=("PLAIN",))
+            return kio_messages.SaslHandshakeResponse(error_code=ErrorCode(0 if known else 33), mechanisms=("PLAIN",))
         self.messages.append(request.auth_bytes)
-        return messages.SaslAuthenticateResponse(
+        return kio_messages.SaslAuthenticateResponse(
             error_code=ErrorCode(self._error),
             error_message=None,
             auth_bytes=b"",
@@ -312,7 +312,7 @@ def test_a_scram_server_that_makes_no_sense_is_unusual() -> None:
         return (
             answer
             if hasattr(request, "auth_bytes")
-            else messages.SaslHandshakeResponse(error_code=ErrorCode(0), mechanisms=("SCRAM-SHA-256",))
+            else kio_messages.SaslHandshakeResponse(error_code=ErrorCode(0), mechanisms=("SCRAM-SHA-256",))
         )
 
     with FetchBroker(anything) as broker, pytest.raises(FallbackToLibrdkafka, match="did not prove"):

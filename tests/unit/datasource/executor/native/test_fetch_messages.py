@@ -6,7 +6,9 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from harness import kio_messages
 from harness.fetch_broker import SCHEMAS, of_brokers, partition, response
+from harness.kio_messages import SaslAuthenticateRequest, SaslHandshakeRequest, encode_entity
 from harness.record_batches import Batch, Record
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,9 +23,6 @@ from pyspark_kgroup.executor.native import fetch_messages as ours
 from pyspark_kgroup.executor.native.broker_connection import Broker
 from pyspark_kgroup.executor.native.decode import FallbackToLibrdkafka
 from pyspark_kgroup.executor.native.fetch_messages import Batches, Bounds, Fetched, Wanted
-from spark_kgroup.wire import messages
-from spark_kgroup.wire.codec import encode_entity
-from spark_kgroup.wire.messages import SaslAuthenticateRequest, SaslHandshakeRequest
 
 ID_A, ID_B = UUID(int=0xA), UUID(int=0xB << 100)
 WANTED = [
@@ -73,10 +72,10 @@ def test_a_fetch_is_the_one_that_kio_writes_topics_in_the_order_of_their_partiti
 
 
 def test_requests_of_first_contact_are_those_that_kio_writes() -> None:
-    hello = messages.ApiVersionsRequest(client_software_name="us", client_software_version="1.0")
+    hello = kio_messages.ApiVersionsRequest(client_software_name="us", client_software_version="1.0")
     assert ours.api_versions_request("us", "1.0") == encode_entity(hello)
-    assert ours.sasl_handshake_request("PLAIN") == encode_entity(messages.sasl_handshake("PLAIN"))
-    assert ours.sasl_authenticate_request(b"x" * 300) == encode_entity(messages.sasl_authenticate(b"x" * 300))
+    assert ours.sasl_handshake_request("PLAIN") == encode_entity(SaslHandshakeRequest(mechanism="PLAIN"))
+    assert ours.sasl_authenticate_request(b"x" * 300) == encode_entity(SaslAuthenticateRequest(auth_bytes=b"x" * 300))
 
 
 @pytest.mark.parametrize("api", [ours.FETCH, ours.API_VERSIONS, ours.SASL_AUTHENTICATE, ours.SASL_HANDSHAKE])
@@ -86,7 +85,7 @@ def test_a_frame_has_the_header_that_its_api_wants(api: int) -> None:
     assert length == len(frame) - 4
     kind = {
         ours.FETCH: SCHEMAS[17].request.FetchRequest,
-        ours.API_VERSIONS: messages.ApiVersionsRequest,
+        ours.API_VERSIONS: kio_messages.ApiVersionsRequest,
         ours.SASL_AUTHENTICATE: SaslAuthenticateRequest,
         ours.SASL_HANDSHAKE: SaslHandshakeRequest,
     }[api]
@@ -201,7 +200,7 @@ def api_versions(error: int = 0, **ranges: tuple[int, int]) -> memoryview:
         ApiVersion(api_key=i16(int(key[1:])), min_version=i16(first), max_version=i16(last))
         for key, (first, last) in ranges.items()
     )
-    entity = messages.ApiVersionsResponse(
+    entity = kio_messages.ApiVersionsResponse(
         error_code=ErrorCode(error), api_keys=found, throttle_time=i32Timedelta.parse(timedelta(0))
     )
     return memoryview(encode_entity(entity))
@@ -216,7 +215,7 @@ def test_versions_of_fetch_are_found_among_those_of_other_apis() -> None:
 
 
 def sasl_answer(error: int, lifetime_ms: int) -> memoryview:
-    entity = messages.SaslAuthenticateResponse(
+    entity = kio_messages.SaslAuthenticateResponse(
         error_code=ErrorCode(error),
         error_message="told" if error else None,
         auth_bytes=b"server",

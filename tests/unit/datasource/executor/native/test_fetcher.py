@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from harness import kio_messages
 from harness.fake_broker import HUNG_UP, Raw, until
 from harness.fetch_broker import TOPIC_ID, FetchBroker, answering, partition, response, wanted
 from harness.record_batches import Batch, Record
@@ -28,7 +29,6 @@ from pyspark_kgroup.executor.native.fetcher import Chunk, Fetcher
 from pyspark_kgroup.shared.tickets import Leader
 from spark_kgroup.limits import RETRY_BACKOFF_MS
 from spark_kgroup.model import TopicPartition
-from spark_kgroup.wire import messages
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 SETTINGS = FetchSettings.of({"client.id": "me", "client.rack": "here"})
@@ -887,10 +887,10 @@ def test_a_session_that_ends_while_a_request_is_under_way_gives_its_answer_and_t
 
     async def answer(request: Any) -> Any:
         if hasattr(request, "mechanism"):
-            return messages.SaslHandshakeResponse(error_code=ErrorCode(0), mechanisms=("PLAIN",))
+            return kio_messages.SaslHandshakeResponse(error_code=ErrorCode(0), mechanisms=("PLAIN",))
         if hasattr(request, "auth_bytes"):
             lifetime = i64Timedelta.parse(timedelta(milliseconds=lifetimes_ms.pop(0)))
-            return messages.SaslAuthenticateResponse(
+            return kio_messages.SaslAuthenticateResponse(
                 error_code=ErrorCode(0), error_message=None, auth_bytes=b"", session_lifetime=lifetime
             )
         await until(lambda: sessions and sessions[0].session_ends)
