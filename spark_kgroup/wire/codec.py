@@ -4,6 +4,7 @@ Whatever a broker sends, the reader
 - checks each length against the bytes that are left, before it reads or allocates by it,
 - skips tagged fields (KIP-482: a newer broker may send them in an old version),
 - refuses all else that does not fit as a `ProtocolViolation`.
+The writer writes values of this library, and checks none of them: a number too large is an error of `struct`.
 The tests compare it with kio, a codec of others, in both directions.
 """
 
@@ -26,6 +27,9 @@ M = TypeVar("M", bound=tuple[Any, ...])
 _INT8, _INT16, _INT32 = (Struct(form) for form in (">b", ">h", ">i"))
 _API: Final = Struct(">hhi")
 _NO_UUID: Final = bytes(16)
+
+_ELEMENTS_AT_ONCE: Final = 4096
+"""A large answer is decoded in a thread, which gives way to the event loop between two calls of `struct` alone."""
 
 
 # ------------------------------------------------------------------------------------------------------ frames
@@ -116,6 +120,12 @@ def _code_of(annotation: Any) -> str | None:
     return None
 
 
+def _form_of_numbers(kind: Any, tagged_fields: str) -> Struct | None:
+    """How a struct of nothing but numbers lies in the bytes, and after them the byte that counts its tagged fields."""
+    codes = [code for code, _ in _runs(kind)] if hasattr(kind, "_fields") else []
+    return Struct(f">{codes[0]}{tagged_fields}") if len(codes) == 1 and codes[0] is not None else None
+
+
 def _without_none(annotation: Any) -> tuple[Any, bool]:
     if get_origin(annotation) is not UnionType:
         return annotation, False
@@ -178,18 +188,26 @@ def _value_writer(annotation: Any, flexible: bool) -> _Writer:
 
 
 def _array_writer(element: Any, flexible: bool) -> _Writer:
-    code = _code_of(element)
-    write_element = _value_writer(element, flexible) if code is None else None
+    write_elements = _elements_writer(element, flexible)
 
     def write(out: bytearray, values: Sequence[Any] | None) -> None:
         _write_length(out, None if values is None else len(values), flexible, _INT32)
-        if not values:
-            return
-        if write_element is None:
-            out += _numbers(code, len(values)).pack(*values)
-        else:
-            for each in values:
-                write_element(out, each)
+        if values:
+            write_elements(out, values)
+
+    return write
+
+
+def _elements_writer(element: Any, flexible: bool) -> _Writer:
+    if (code := _code_of(element)) is not None:
+        return lambda out, values: out.extend(_numbers(code, len(values)).pack(*values))
+    if (form := _form_of_numbers(element, "x" if flexible else "")) is not None:
+        return lambda out, values: out.extend(b"".join([form.pack(*each) for each in values]))
+    write_one = _value_writer(element, flexible)
+
+    def write(out: bytearray, values: Sequence[Any]) -> None:
+        for each in values:
+            write_one(out, each)
 
     return write
 
@@ -202,13 +220,19 @@ def _write_nullable(write_struct: _Writer, out: bytearray, value: Any) -> None:
 
 
 def _write_text(out: bytearray, text: str | None, flexible: bool) -> None:
-    raw = None if text is None else text.encode()
-    _write_length(out, None if raw is None else len(raw), flexible, _INT16)
-    out += raw or b""
+    out += _text_bytes(text, flexible)
 
 
-def _write_bytes(out: bytearray, raw: bytes | None, flexible: bool) -> None:
-    _write_length(out, None if raw is None else len(raw), flexible, _INT32)
+@lru_cache(maxsize=64)
+def _text_bytes(text: str | None, flexible: bool) -> bytes:
+    """A commit has the same text beside each offset of a topic but one."""
+    out = bytearray()
+    _write_bytes(out, None if text is None else text.encode(), flexible, _INT16)
+    return bytes(out)
+
+
+def _write_bytes(out: bytearray, raw: bytes | None, flexible: bool, form: Struct = _INT32) -> None:
+    _write_length(out, None if raw is None else len(raw), flexible, form)
     out += raw or b""
 
 
@@ -335,7 +359,7 @@ def _value_reader(name: str, annotation: Any, flexible: bool) -> _Reader:
     if kind is UUID:
         return _read_uuid
     if get_origin(kind) is tuple:
-        size, read_content = _INT32, _elements_reader(get_args(kind)[0], flexible)
+        size, read_content = _INT32, _elements_reader(name, get_args(kind)[0], flexible)
     elif kind is str:
         size, read_content = _INT16, _read_text
     elif kind is bytes:
@@ -355,30 +379,33 @@ def _value_reader(name: str, annotation: Any, flexible: bool) -> _Reader:
     return read
 
 
-def _elements_reader(element: Any, flexible: bool) -> Callable[[_Cursor, int], tuple[Any, ...]]:
-    """Reads so many elements of an array."""
+def _elements_reader(name: str, element: Any, flexible: bool) -> Callable[[_Cursor, int], tuple[Any, ...]]:
+    """Reads so many elements of the array `name`."""
     if (code := _code_of(element)) is not None:
         return lambda cursor, count: cursor.numbers(_numbers(code, count))
-    read_one = _value_reader("element", element, flexible)
+    read_one = _value_reader(name, element, flexible)
 
     def read(cursor: _Cursor, count: int) -> tuple[Any, ...]:
         return tuple([read_one(cursor) for _ in range(count)])
 
-    runs = list(_runs(element)) if hasattr(element, "_fields") else []
-    if len(runs) != 1 or runs[0][0] is None:
+    form = _form_of_numbers(element, "B" if flexible else "")
+    if form is None:
         return read
-    form = Struct(f">{runs[0][0]}{'B' if flexible else ''}")  # the byte is the number of its tagged fields
+
+    end = -1 if flexible else None
 
     def read_numbers(cursor: _Cursor, count: int) -> tuple[Any, ...]:
-        """All at once: the partitions of a large topic are structs of numbers, mostly without tagged fields."""
-        start = cursor.at
-        rows = list(form.iter_unpack(cursor.take(count * form.size))) if count * form.size <= cursor.left else []
-        if not flexible and rows:
-            return tuple([tuple.__new__(element, row) for row in rows])
-        if rows and not any(row[-1] for row in rows):
-            return tuple([tuple.__new__(element, row[:-1]) for row in rows])
-        cursor.at = start
-        return read(cursor, count)
+        """Many at once: the partitions of a large topic are structs of numbers, mostly without tagged fields."""
+        found: list[Any] = []
+        while (some := min(count - len(found), _ELEMENTS_AT_ONCE)) > 0:
+            start = cursor.at
+            rows = list(form.iter_unpack(cursor.take(some * form.size))) if some * form.size <= cursor.left else []
+            if rows and not (flexible and any(row[-1] for row in rows)):
+                found += [tuple.__new__(element, row[:end]) for row in rows]
+            else:
+                cursor.at = start
+                found += read(cursor, some)
+        return tuple(found)
 
     return read_numbers
 

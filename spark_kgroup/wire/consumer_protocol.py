@@ -16,22 +16,27 @@ from spark_kgroup.errors import ProtocolViolation
 from spark_kgroup.model import NO_GENERATION, Subscription, TopicPartition, by_topic, partitions_of
 from spark_kgroup.wire.codec import decode_struct, encode_struct
 from spark_kgroup.wire.schema import (
-    Assignment,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscriptionV0,
+    ConsumerProtocolSubscriptionV1,
+    ConsumerProtocolSubscriptionV2,
+    ConsumerProtocolSubscriptionV3,
     PartitionsOfName,
-    SubscriptionV0,
-    SubscriptionV1,
-    SubscriptionV2,
-    SubscriptionV3,
 )
 
 VERSION: Final = 3
 
-_SUBSCRIPTIONS: Final = (SubscriptionV0, SubscriptionV1, SubscriptionV2, SubscriptionV3)
+_SUBSCRIPTIONS: Final = (
+    ConsumerProtocolSubscriptionV0,
+    ConsumerProtocolSubscriptionV1,
+    ConsumerProtocolSubscriptionV2,
+    ConsumerProtocolSubscriptionV3,
+)
 
 
 def encode_subscription(subscription: Subscription) -> bytes:
     """ConsumerProtocolSubscription v3 with its version."""
-    fields = SubscriptionV3(
+    fields = ConsumerProtocolSubscriptionV3(
         topics=tuple(sorted(subscription.topics)),
         user_data=subscription.user_data,
         owned_partitions=tuple(
@@ -57,7 +62,7 @@ def decode_subscription(raw: bytes) -> Subscription:
             raise
         # Old clients (sarama, kafka-go) say version 1 and write version 0, without owned partitions. franz-go reads
         # them so, too (its issue 493).
-        fields = decode_struct(SubscriptionV0, raw[2:], flexible=False)
+        fields = decode_struct(ConsumerProtocolSubscriptionV0, raw[2:], flexible=False)
     owned = getattr(fields, "owned_partitions", ())
     return Subscription(
         topics=tuple(sorted(fields.topics)),
@@ -70,7 +75,7 @@ def decode_subscription(raw: bytes) -> Subscription:
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
     """ConsumerProtocolAssignment v3 with its version."""
-    fields = Assignment(
+    fields = ConsumerProtocolAssignment(
         assigned_partitions=tuple(
             PartitionsOfName(topic=topic, partitions=_indexes(found)) for topic, found in by_topic(partitions)
         ),
@@ -88,7 +93,7 @@ def decode_assignment(raw: bytes) -> frozenset[TopicPartition]:
     if not raw:
         return frozenset()
     _version(raw, "ConsumerProtocolAssignment")
-    fields = decode_struct(Assignment, raw[2:], flexible=False)
+    fields = decode_struct(ConsumerProtocolAssignment, raw[2:], flexible=False)
     return _partitions(fields.assigned_partitions)
 
 

@@ -1,11 +1,12 @@
 """The messages that this library speaks, as Kafka's schemas lay them out: a class for each, its fields in their order.
 
-The source is Kafka's clients/src/main/resources/common/message (one JSON file a message). Names are those of the
-schemas, in Python's spelling. `codec` reads and writes by the fields' types: both directions are here, so that a test
-can be the broker. Error codes are numbers, as brokers send them: `spark_kgroup.model.ErrorCode` names those we know.
+The source is Kafka's clients/src/main/resources/common/message (one JSON file a message). Fields have its names, in
+Python's spelling, and a struct whose name there is not its own, as `Member`, has another one. `codec` reads and writes
+by the fields' types: both directions are here, so that a test can be the broker. Error codes are numbers, as brokers
+send them: `spark_kgroup.model.ErrorCode` names those that we know.
 
-Optional tagged fields (KIP-482) are not laid out: those of the versions here belong to brokers among themselves, and
-`codec` skips them.
+Tagged fields (KIP-482) are not laid out, and `codec` skips them. Of these versions only the answer to ApiVersions has
+any: the cluster's features, which this library does not use.
 """
 
 # Not `from __future__ import annotations`: the codec looks at the types themselves, which costs a start no evaluation.
@@ -601,25 +602,25 @@ class PartitionsOfName(NamedTuple):
     partitions: tuple[Int32, ...]
 
 
-class SubscriptionV0(NamedTuple):
+class ConsumerProtocolSubscriptionV0(NamedTuple):
     topics: tuple[str, ...]
     user_data: bytes | None
 
 
-class SubscriptionV1(NamedTuple):
+class ConsumerProtocolSubscriptionV1(NamedTuple):
     topics: tuple[str, ...]
     user_data: bytes | None
     owned_partitions: tuple[PartitionsOfName, ...]
 
 
-class SubscriptionV2(NamedTuple):
+class ConsumerProtocolSubscriptionV2(NamedTuple):
     topics: tuple[str, ...]
     user_data: bytes | None
     owned_partitions: tuple[PartitionsOfName, ...]
     generation_id: Int32
 
 
-class SubscriptionV3(NamedTuple):
+class ConsumerProtocolSubscriptionV3(NamedTuple):
     topics: tuple[str, ...]
     user_data: bytes | None
     owned_partitions: tuple[PartitionsOfName, ...]
@@ -627,7 +628,7 @@ class SubscriptionV3(NamedTuple):
     rack_id: str | None
 
 
-class Assignment(NamedTuple):
+class ConsumerProtocolAssignment(NamedTuple):
     """The same in all versions."""
 
     assigned_partitions: tuple[PartitionsOfName, ...]

@@ -25,7 +25,7 @@ from spark_kgroup.errors import ProtocolViolation
 from spark_kgroup.model import ErrorCode, MemberIdentity, TopicPartition
 from spark_kgroup.wire import messages, schema
 from spark_kgroup.wire.codec import decode_response, decode_struct, encode_request, encode_struct, read_correlation_id
-from spark_kgroup.wire.responses import parse_metadata
+from spark_kgroup.wire.responses import group_error_codes, parse_metadata
 
 RESPONSES = sorted(set(kio_messages.RESPONSE_OF.values()), key=lambda kind: (kind.__name__, kind.__version__))
 REQUEST_OF = {kio_messages.response_of(ours): ours for ours in schema.API_OF}
@@ -359,3 +359,30 @@ def test_racks_of_a_partition_are_those_of_its_replicas_as_far_as_their_brokers_
 def test_a_struct_may_be_followed_by_a_newer_versions_fields() -> None:
     raw = encode_entity(join_response())
     assert decode_struct(schema.JoinGroupResponse, raw + b"more", flexible=True) == as_tuples(join_response())
+
+
+def test_one_element_with_tagged_fields_among_thousands_of_numbers_is_read_as_the_others() -> None:
+    """Numbers are read many at once. A struct that a newer broker has extended is no reason to refuse them."""
+    offsets = tuple(schema.ListOffsetsPartitionResponse(i, 0, -1, i * 1_000, 5) for i in range(10_000))
+    topics = (schema.ListOffsetsTopicResponse("t", offsets), schema.ListOffsetsTopicResponse("u", offsets[:3]))
+    raw = encode_struct(schema.ListOffsetsResponse(0, topics), flexible=True)
+    stride = len(encode_struct(offsets[0], flexible=True))
+    of_5_000 = raw.index(encode_struct(offsets[5_000], flexible=True)) + stride - 1
+    assert decode_struct(schema.ListOffsetsResponse, raw, flexible=True) == (0, topics)
+    assert decode_struct(schema.ListOffsetsResponse, with_unknown_tags(raw, of_5_000), flexible=True) == (0, topics)
+
+
+@pytest.mark.parametrize("asked", [schema.OffsetFetchRequest, schema.OffsetFetchRequestV9])
+def test_the_error_of_a_group_is_seen_in_either_version_of_offset_fetch(asked: Any) -> None:
+    """NOT_COORDINATOR is why a client looks for the coordinator anew."""
+    group = schema.OffsetFetchResponseGroup("g", (), ErrorCode.NOT_COORDINATOR)
+    frame = struct.pack(">ib", CORRELATION_ID, 0) + encode_struct(
+        schema.OffsetFetchResponse(0, (group,)), flexible=True
+    )
+    assert group_error_codes(decode_response(asked, frame)) == {ErrorCode.NOT_COORDINATOR}
+
+
+def test_a_null_inside_an_array_is_refused_by_the_name_of_the_array() -> None:
+    handshake = struct.pack(">ihih", CORRELATION_ID, 0, 2, 5) + b"PLAIN" + struct.pack(">h", -1)
+    with pytest.raises(ProtocolViolation, match="has no mechanisms: it is null"):
+        decode_response(schema.SaslHandshakeRequest, handshake)
