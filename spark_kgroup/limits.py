@@ -41,6 +41,10 @@ time between two computations of targets (Kafka: group.consumer.assignment.inter
 HEARTBEAT_JITTER: Final = 0.1
 """Fraction of the interval a heartbeat may come early. Kafka has none. 10 % spreads 1,000 seats over 300 ms."""
 
+BEATS_IN_SESSION_AT_REST: Final = 10
+"""Heartbeats in a session of a seat for which two other seats hear of rebalances (ours: Kafka advises three at least,
+and a process may be away for the rest of the session)."""
+
 NEIGHBOURS_ASK_AFTER_MS: Final = 25
 """After a seat joined, how long until the other seats of its process ask whether the group rebalances, twice as long
 each time (ours: a coordinator has the join by then). Measured on one host: a join arrives within 10 ms."""

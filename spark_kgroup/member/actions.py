@@ -26,7 +26,7 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from spark_kgroup.errors import FencedInstanceId, GroupError
-from spark_kgroup.limits import REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS
+from spark_kgroup.limits import BEATS_IN_SESSION_AT_REST, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS
 from spark_kgroup.member import contract
 from spark_kgroup.member.config import MemberConfig, PreviouslyOwned
 from spark_kgroup.member.contract import Assignments
@@ -73,6 +73,8 @@ class Actions(StateMachine[MemberConfig, State, Timer]):
     Args:
         config: how the member presents itself.
         jitter: gives a number in [0, 1) for each heartbeat and retry, passed in so that a simulation repeats.
+        rests: whether other members of this process hear of the next generation as soon as this one would. It is asked
+            at each heartbeat.
 
     Attributes:
         leader_id: the member id of the group's leader when this member joined it last.
@@ -83,8 +85,11 @@ class Actions(StateMachine[MemberConfig, State, Timer]):
 
     """
 
-    def __init__(self, config: MemberConfig, *, jitter: Callable[[], float]) -> None:
+    def __init__(
+        self, config: MemberConfig, *, jitter: Callable[[], float], rests: Callable[[], bool] = lambda: False
+    ) -> None:
         super().__init__(config, LEAVES_TO, jitter=jitter)
+        self._rests = rests
         # An eager member's joins claim no partitions (KIP-429), so it can keep none of an earlier process either.
         owned_before = config.previously_owned if config.cooperative else PreviouslyOwned()
         self.ownership: Final = Ownership(config.topics, owned_before)
@@ -255,14 +260,14 @@ class Actions(StateMachine[MemberConfig, State, Timer]):
         if self._heartbeat_sent_in != self.identity.generation:
             return self._send_heartbeat(now_ms)
         self._heartbeats.drop()
-        self._timers[Timer.HEARTBEAT] = now_ms + self._pacing.heartbeat_ms()
+        self._schedule_heartbeat(now_ms)
         return []
 
     def _send_heartbeat(self, now_ms: int) -> Effects:
         """AbstractCoordinator.HeartbeatThread: one each interval, and none while another is unanswered."""
         if not self._connected:
             return []
-        self._timers[Timer.HEARTBEAT] = now_ms + self._pacing.heartbeat_ms()
+        self._schedule_heartbeat(now_ms)
         if self._heartbeats.awaited is not None:
             # The session timer watches that it is answered. A second one behind it would be answered no sooner.
             return []
@@ -270,6 +275,11 @@ class Actions(StateMachine[MemberConfig, State, Timer]):
         self._heartbeats.send(request, now_ms)
         self._heartbeat_sent_in = self.identity.generation
         return [contract.Send(request=request)]
+
+    def _schedule_heartbeat(self, now_ms: int) -> None:
+        """An interval from now, or as late as the session allows while others hear for this member."""
+        rest_ms = max(self.config.heartbeat_interval_ms, self.config.session_timeout_ms // BEATS_IN_SESSION_AT_REST)
+        self._timers[Timer.HEARTBEAT] = now_ms + self._pacing.heartbeat_ms(rest_ms if self._rests() else None)
 
     def _rebalance(self, reason: str, now_ms: int) -> Effects:
         """Take part in the next generation as soon as the rebalance protocol allows.

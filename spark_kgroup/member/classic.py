@@ -157,6 +157,12 @@ class ClassicMember(Handlers):
         """In a generation, with its assignment."""
         return self.state in IN_A_GENERATION
 
+    def in_touch(self, now_ms: int) -> bool:
+        """In a generation, connected, and no heartbeat has been unanswered for an interval."""
+        late_at_ms = self._heartbeats.awaited_at_ms + self.config.heartbeat_interval_ms
+        answered = self._heartbeats.awaited is None or now_ms <= late_at_ms
+        return self.in_generation and self._connected and answered
+
     @property
     def awaits_join(self) -> bool:
         """A join was sent and is not answered yet."""

@@ -133,6 +133,10 @@ class ConsumerHandlers(StateMachine[ConsumerMemberConfig, State, _Timer]):
         """Whether it is a member, as far as it knows."""
         return self.state in _IN_THE_GROUP
 
+    def in_touch(self, now_ms: int) -> bool:
+        """In the group, and no heartbeat has been unanswered for an interval."""
+        return self.in_generation and (self._awaited is None or now_ms <= self._asked_at_ms + self._interval_ms)
+
     @property
     def settled(self) -> bool:
         """Owns the assigned partitions, as the coordinator knows."""

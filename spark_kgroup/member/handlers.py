@@ -280,10 +280,14 @@ class Handlers(Actions):
             self._extend_session(self._heartbeats.awaited_at_ms, now_ms)
         if event.error == ErrorCode.NONE:
             self._pacing.on_confirmed()
-        if event.error == ErrorCode.REBALANCE_IN_PROGRESS:
-            return self._rebalance("the group rebalances", now_ms) if self._pacing.rejoins_at_once(now_ms) else []
-        if event.error == ErrorCode.NONE or self._may_pass(event.error, now_ms):
             return []  # the next heartbeat is due anyway
+        if event.error == ErrorCode.REBALANCE_IN_PROGRESS and self._pacing.rejoins_at_once(now_ms):
+            return self._rebalance("the group rebalances", now_ms)
+        if self._may_pass(event.error, now_ms):
+            # Not as late as a member that rests.
+            again_at_ms = now_ms + self._pacing.heartbeat_ms()
+            self._timers[Timer.HEARTBEAT] = min(self._timers.get(Timer.HEARTBEAT, again_at_ms), again_at_ms)
+            return []
         return self._act_on_error("Heartbeat", event.error, now_ms)
 
     def _on_rejoin_wanted(self, event: contract.RejoinWanted, now_ms: int) -> Effects:

@@ -77,6 +77,9 @@ class Machine(Protocol):
     def ended(self) -> bool:
         """The machine has ended, and no event has an effect any more."""
 
+    def in_touch(self, now_ms: int) -> bool:
+        """In a generation, with a coordinator that answered the last heartbeat, or has an interval's time to do so."""
+
     def subscribe(self, topics: tuple[str, ...]) -> None:
         """Subscribe to `topics` from the next request on that names them."""
 

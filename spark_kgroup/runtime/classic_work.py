@@ -30,6 +30,7 @@ from spark_kgroup.member import contract
 from spark_kgroup.member.machine import Config, Machine
 from spark_kgroup.model import UNKNOWN_MEMBER_ID, ErrorCode, TopicDescription
 from spark_kgroup.runtime.assignment_drift import not_known_of
+from spark_kgroup.runtime.neighbours import Neighbours
 from spark_kgroup.runtime.translate import Asked, to_event, to_message
 from spark_kgroup.tasks import TaskSet
 from spark_kgroup.threads import in_a_thread
@@ -117,7 +118,7 @@ class ClassicCalls:
 
     Args:
         seat: gets the events, and the errors that end it.
-        on_join_sent: called BEFORE each JoinGroup is sent.
+        neighbours: hear of each JoinGroup BEFORE it is sent, and of each connection that is lost.
         rack: where the member reads, asked at each join.
         match_now: looks for topics of a pattern BEFORE the member joins, or None without a pattern.
     """
@@ -127,14 +128,14 @@ class ClassicCalls:
         seat: Seat,
         cluster: Cluster,
         rng: Random,
-        on_join_sent: Callable[[], None],
+        neighbours: Neighbours,
         rack: Callable[[], str | None],
         match_now: Callable[[], Awaitable[None]] | None,
     ) -> None:
         self._seat = seat
         self._cluster = cluster
         self._rng = rng
-        self._on_join_sent = on_join_sent
+        self._neighbours = neighbours
         self._rack = rack
         self._said_rack: str | None = None
         """The rack that its last join named."""
@@ -151,6 +152,8 @@ class ClassicCalls:
         old, self._connection = self._connection, None
         if old is not None:
             self._seat.tasks.begin(old.close())
+        if self._connected_to is not None:
+            self._neighbours.on_connection_lost()
         # A search for the coordinator that is under way will do, for it ends with a fresh connection.
         if self._connecting is None or self._connecting.done():
             self._connecting = self._seat.tasks.begin(self._connect(reason, first=self._connecting is None))
@@ -202,7 +205,7 @@ class ClassicCalls:
             # own.
             if connection is not self._connection:
                 return
-            self._on_join_sent()
+            self._neighbours.on_join_sent()
             # Kept for a renaming, which has to name the same rack as the join (`to_message`).
             self._said_rack = self._rack()
         try:

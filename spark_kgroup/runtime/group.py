@@ -99,7 +99,7 @@ class Group:
         """Begin what goes on beside the seats as long as they run."""
         protocol, tasks = self.settings.protocol, self._seats.tasks
         tasks.begin(self._watch.run(), name="metadata watch")
-        tasks.begin(self._seats.join_nudge.run(), name="join nudge")
+        tasks.begin(self._seats.neighbours.run(), name="neighbours")
         if self.settings.work.reads_logs:
             tasks.begin(self.topics.watch_leaders(), name="leaders of the topics")
         if self.settings.pattern is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 from spark_kgroup.member.classic import ClassicMember
@@ -9,10 +10,10 @@ from spark_kgroup.member.config import MemberConfig
 from spark_kgroup.member.machine import Config, Machine
 
 
-def make_machine(config: Config, rng: Random) -> Machine:
-    """A new machine for `config`."""
+def make_machine(config: Config, rng: Random, rests: Callable[[], bool]) -> Machine:
+    """A new machine for `config`. `rests` is for the classic protocol: see `ClassicMember`."""
     if isinstance(config, MemberConfig):
-        return ClassicMember(config, jitter=rng.random)
+        return ClassicMember(config, jitter=rng.random, rests=rests)
     # Imported here: a start need not load modules that it does not use.
     from spark_kgroup.member.consumer import ConsumerMember
     from spark_kgroup.member.member_ids import new_member_id

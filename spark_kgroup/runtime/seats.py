@@ -16,7 +16,7 @@ from spark_kgroup.member.config import ConsumerMemberConfig, MemberConfig, Previ
 from spark_kgroup.member.machine import Config
 from spark_kgroup.member.member_ids import new_member_id
 from spark_kgroup.model import UNKNOWN_MEMBER_ID, DescribedGroup, MemberIdentity, TopicPartition
-from spark_kgroup.runtime.join_nudge import JoinNudge
+from spark_kgroup.runtime.neighbours import Neighbours
 from spark_kgroup.runtime.own_ids import OwnIds
 from spark_kgroup.runtime.previously_owned import claimable
 from spark_kgroup.runtime.session import Observer, Session
@@ -170,7 +170,7 @@ class Seats:
     Attributes:
         sessions: instance id -> the session of each seat, in the order in which they started.
         tasks: those of the seats, and those that go on beside them and end with them. A failure of one fails all seats.
-        join_nudge: tells all seats of one seat's join.
+        neighbours: what the seats hear for each other.
         changed: set whenever seats, or what is known of their group, may be other than before.
         leave_error: the first error code with which a coordinator answered a seat that leaves, or 0.
 
@@ -187,7 +187,7 @@ class Seats:
     ) -> None:
         self.sessions = sessions
         self.tasks = TaskSet(self._on_failure)
-        self.join_nudge = JoinNudge(sessions, settings.protocol.heartbeat_interval_ms)
+        self.neighbours = Neighbours(sessions, settings.protocol.heartbeat_interval_ms)
         self.changed = asyncio.Event()
         self.leave_error = 0
         self._settings = settings
@@ -205,7 +205,7 @@ class Seats:
             self._cluster,
             self._on_notice,
             self._rng,
-            self.join_nudge.on_join_sent,
+            self.neighbours,
             partial(self._settings.hooks.rack_of, instance_id),
             self._match_now,
         )

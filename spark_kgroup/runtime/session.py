@@ -17,6 +17,7 @@ from uuid import UUID
 
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import GroupRejected, KgroupError, WireError
+from spark_kgroup.limits import HEARTBEAT_INTERVAL_MS
 from spark_kgroup.member import contract
 from spark_kgroup.member.config import ConsumerMemberConfig
 from spark_kgroup.member.consumer_contract import Ask, ConsumerHeartbeatRequest, ResolveTopics, Unanswered
@@ -26,6 +27,7 @@ from spark_kgroup.member.machine import Config
 from spark_kgroup.model import UNKNOWN_MEMBER_ID, ErrorCode, MemberIdentity, TopicPartition
 from spark_kgroup.runtime.classic_work import ClassicCalls, Leading, Waiting
 from spark_kgroup.runtime.machines import make_machine
+from spark_kgroup.runtime.neighbours import Neighbours
 from spark_kgroup.tasks import TaskSet
 from spark_kgroup.wire.cluster import Cluster
 
@@ -56,11 +58,12 @@ class Session:
         cluster: Cluster,
         observer: Observer,
         rng: Random,
-        on_join_sent: Callable[[], None] = lambda: None,
+        neighbours: Neighbours | None = None,
         rack: Callable[[], str | None] = lambda: None,
         match_now: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self.machine = make_machine(config, rng)
+        neighbours = neighbours or Neighbours({}, HEARTBEAT_INTERVAL_MS)
+        self.machine = make_machine(config, rng, lambda: neighbours.hear_for(self))
         self.owned_since: Mapping[TopicPartition, MemberIdentity] = MappingProxyType({})
         self.snapshot: Mapping[str, int] | None = None
         self.failure: BaseException | None = None
@@ -69,7 +72,7 @@ class Session:
         self._observer = observer
         self._match_now = match_now
         self._events: asyncio.Queue[contract.Event | ConsumerEvent] = asyncio.Queue()
-        self._classic_calls = ClassicCalls(self, cluster, rng, on_join_sent, rack, match_now)
+        self._classic_calls = ClassicCalls(self, cluster, rng, neighbours, rack, match_now)
         self._leading = Leading(self, cluster, rng)
         self._consumer_calls: ConsumerCalls | None = None
         if isinstance(config, ConsumerMemberConfig):

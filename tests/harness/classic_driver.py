@@ -47,7 +47,7 @@ def member(member_id: str, *topics: str) -> GroupMember:
 
 
 class Driver:
-    """A machine, the instant, and all effects so far."""
+    """A machine, the instant, whether other members hear for it, and all effects so far."""
 
     def __init__(
         self,
@@ -58,6 +58,7 @@ class Driver:
         session_ms: int = SESSION_MS,
         own_id: str = OWN_ID,
     ) -> None:
+        self.rests = False
         config = MemberConfig(
             group="g",
             instance_id=instance_id,
@@ -68,7 +69,7 @@ class Driver:
             heartbeat_interval_ms=HEARTBEAT_MS,
             own_id=own_id,
         )
-        self.machine = ClassicMember(config, jitter=lambda: jitter)
+        self.machine = ClassicMember(config, jitter=lambda: jitter, rests=lambda: self.rests)
         self.now_ms = 1_000_000
         self.sent: list[contract.Request] = []
         self.looks: list[contract.HeartbeatRequest | None] = []

@@ -233,8 +233,9 @@ class Invariants:
         wakeup_at_ms = machine.next_wakeup_at_ms()
         in_generation = machine.state in (State.STABLE, State.REVOKING)
         if process.connection is not None and in_generation:
-            # Heartbeats never stop while in a generation.
-            latest_ms = now_ms + process.config.heartbeat_interval_ms
+            # Heartbeats never stop while in a generation, and ten in a session is the least.
+            config = process.config
+            latest_ms = now_ms + max(config.heartbeat_interval_ms, config.session_timeout_ms // 10)
             assert wakeup_at_ms is not None, f"{process.name} stopped its heartbeats"
             assert wakeup_at_ms <= latest_ms, f"{process.name} stopped its heartbeats"
 

@@ -79,7 +79,7 @@ class Process:
         self.replaces = world.coordinator.member_id_of(config.instance_id)
         own_id = f"own-{len(world.processes):03}" if world.own_ids and config.instance_id is not None else ""
         own = replace(config, previously_owned=claimed, replaces=self.replaces, own_id=own_id)
-        self.machine = ClassicMember(own, jitter=world.rng.random)
+        self.machine = ClassicMember(own, jitter=world.rng.random, rests=world.rests)
         self.previously_owned = owned_before.partitions
         self.adopted: frozenset[TopicPartition] = frozenset()
         """The partitions held at the last boundary. A partition that came later is in no checkpoint yet."""
@@ -447,6 +447,8 @@ class MemberWorld:
         self.own_ids = own_ids
         self.own_ids_in_company = own_ids and own_ids_in_company
         self.rng = Random(seed)
+        # At random: no promise may depend on what others hear. A source of its own keeps the worlds of the seeds.
+        self.rests: Callable[[], bool] = partial(Random(seed).choice, (False, True))
         self.now_ms = 1_000
         self.coordinator = ModelCoordinator()
         self.reachable = True

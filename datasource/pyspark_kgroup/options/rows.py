@@ -356,7 +356,8 @@ HEARTBEAT_INTERVAL: Option[int | None] = Option(
     default=None,
     shown=f"{HEARTBEAT_INTERVAL_MS} ms, or a third of the session timeout if that is less",
     range=f"1 to {INT_MAX} ms, at most a third of kafka.session.timeout.ms",
-    effect="How often each seat sends a heartbeat. The answer tells it of rebalances.",
+    effect="How often two seats of the query send a heartbeat. The answers tell all seats of rebalances. The other "
+    "seats send ten in a session.",
     origin="Kafka's heartbeat.interval.ms, 3000 ms",
     read=number(1, INT_MAX),
 )

@@ -17,7 +17,13 @@ from harness.classic_driver import (
     request_in,
 )
 
-from spark_kgroup.limits import HEARTBEAT_JITTER, RETRY_BACKOFF_JITTER, RETRY_BACKOFF_MAX_MS, RETRY_BACKOFF_MS
+from spark_kgroup.limits import (
+    BEATS_IN_SESSION_AT_REST,
+    HEARTBEAT_JITTER,
+    RETRY_BACKOFF_JITTER,
+    RETRY_BACKOFF_MAX_MS,
+    RETRY_BACKOFF_MS,
+)
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import State
 from spark_kgroup.model import ErrorCode
@@ -88,6 +94,64 @@ def test_a_heartbeat_refused_with_a_retriable_error_is_sent_again_at_the_next_in
     driver.after(HEARTBEAT_MS)
     assert driver.answer_beat(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) == []
     assert isinstance(request_in(driver.after(HEARTBEAT_MS)), contract.HeartbeatRequest)
+
+
+# ------------------------------------------------------------------------------------------------- at rest
+
+LONG_SESSION_MS = 300_000
+REST_MS = LONG_SESSION_MS // BEATS_IN_SESSION_AT_REST
+
+
+def resting() -> Driver:
+    driver = Driver(session_ms=LONG_SESSION_MS).into(State.STABLE)
+    driver.rests = True
+    driver.after(HEARTBEAT_MS)
+    driver.answer_beat()
+    return driver
+
+
+def test_a_member_for_which_others_hear_beats_ten_times_in_a_session_and_as_ever_when_they_do_no_more() -> None:
+    driver = resting()
+    assert driver.after(REST_MS - 1) == []
+    driver.rests = False
+    assert isinstance(request_in(driver.after(1)), contract.HeartbeatRequest)
+    driver.answer_beat()
+    assert driver.after(HEARTBEAT_MS - 1) == []
+    assert isinstance(request_in(driver.after(1)), contract.HeartbeatRequest)
+
+
+def test_a_short_session_leaves_no_time_to_rest() -> None:
+    driver = Driver(session_ms=SESSION_MS).into(State.STABLE)
+    driver.rests = True
+    driver.after(HEARTBEAT_MS)
+    driver.answer_beat()
+    assert isinstance(request_in(driver.after(HEARTBEAT_MS)), contract.HeartbeatRequest)
+
+
+def test_a_member_at_rest_asks_and_joins_when_a_neighbour_joins() -> None:
+    driver = resting()
+    assert isinstance(request_in(driver.take(contract.NeighbourJoins())), contract.HeartbeatRequest)
+    effects = driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert isinstance(request_in(effects), contract.JoinRequest)
+
+
+def test_a_member_at_rest_that_was_refused_asks_again_after_an_interval() -> None:
+    driver = resting()
+    driver.after(REST_MS)
+    assert driver.answer_beat(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) == []
+    assert isinstance(request_in(driver.after(HEARTBEAT_MS)), contract.HeartbeatRequest)
+
+
+def test_a_member_is_in_touch_while_its_last_heartbeat_is_answered_within_an_interval() -> None:
+    driver = Driver().into(State.STABLE)
+    assert driver.machine.in_touch(driver.now_ms)
+    driver.after(HEARTBEAT_MS)
+    assert driver.machine.in_touch(driver.now_ms + HEARTBEAT_MS)
+    assert not driver.machine.in_touch(driver.now_ms + HEARTBEAT_MS + 1)
+    driver.answer_beat()
+    assert driver.machine.in_touch(driver.now_ms + HEARTBEAT_MS + 1)
+    driver.take(contract.ConnectionLost(reason="it broke"))
+    assert not driver.machine.in_touch(driver.now_ms)
 
 
 # --------------------------------------------------------------------------------------------- the session

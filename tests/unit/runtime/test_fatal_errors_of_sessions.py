@@ -12,8 +12,8 @@ from spark_kgroup.member import contract
 from spark_kgroup.model import CLASSIC, CONSUMER, ErrorCode
 from spark_kgroup.runtime.classic_work import ClassicCalls
 from spark_kgroup.runtime.group import Group
-from spark_kgroup.runtime.join_nudge import JoinNudge
 from spark_kgroup.runtime.metadata_watch import MetadataWatch
+from spark_kgroup.runtime.neighbours import Neighbours
 from spark_kgroup.runtime.own_ids import OwnIds
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, ProtocolSettings
@@ -107,7 +107,7 @@ def test_a_seat_whose_broker_is_too_old_names_itself_its_group_the_cause_and_the
     ("protocol", "pattern", "where"),
     [
         pytest.param(CLASSIC, None, (MetadataWatch, "look"), id="the watch over metadata"),
-        pytest.param(CLASSIC, None, (JoinNudge, "run"), id="what tells seats of each other's joins"),
+        pytest.param(CLASSIC, None, (Neighbours, "run"), id="what tells seats of each other's joins"),
         pytest.param(CLASSIC, None, (OwnIds, "run"), id="what renames members"),
         pytest.param(CLASSIC, TopicPattern("a"), (PatternSubscription, "_subscribe"), id="what follows a pattern"),
         pytest.param(CONSUMER, None, (TargetWatch, "run"), id="the look for shares"),
