@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from random import Random
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 from uuid import UUID
 
 from spark_kgroup.clock import monotonic_ms
@@ -35,6 +35,12 @@ if TYPE_CHECKING:
     from spark_kgroup.runtime.consumer_calls import ConsumerCalls
 
 log = logging.getLogger(__name__)
+
+_TICK: Final = contract.Tick()
+
+_TOGETHER_MS: Final = 250
+"""Timers of many seats that are due within this time fire at one moment, so that their heartbeats share a packet (ours:
+late by at most a tenth of the wait)."""
 
 Observer = Callable[["Session", contract.Notice], None]
 """Called with every notice, in order, on the event loop. Must not block."""
@@ -72,6 +78,9 @@ class Session:
         self._observer = observer
         self._match_now = match_now
         self._events: asyncio.Queue[contract.Event | ConsumerEvent] = asyncio.Queue()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_for_ms: int | None = None
+        """The machine's timer for which `_alarm` is set."""
         self._classic_calls = ClassicCalls(self, cluster, rng, neighbours, rack, match_now)
         self._leading = Leading(self, cluster, rng)
         self._consumer_calls: ConsumerCalls | None = None
@@ -100,11 +109,13 @@ class Session:
         self.post(contract.Join())
         try:
             while not self.machine.ended:
-                event = await self._next_event()
+                self._set_alarm()
+                event = await self._events.get()
                 try:
                     # Timers first: after a pause longer than the session, no event may act on the old membership.
-                    self._take(contract.Tick())
-                    self._take(event)
+                    self._take(_TICK)
+                    if event is not _TICK:
+                        self._take(event)
                 except Exception as bug:  # noqa: BLE001 - of the machine, or of an observer: told, or it falls silent
                     # Another `fail` would post `Close`, which may raise again, and so on without an end.
                     if self.failure is not None:
@@ -113,15 +124,26 @@ class Session:
         finally:
             await self._stop()
 
-    async def _next_event(self) -> contract.Event | ConsumerEvent:
-        wakeup_at_ms = self.machine.next_wakeup_at_ms()
-        if wakeup_at_ms is None:
-            return await self._events.get()
-        try:
-            async with asyncio.timeout(max(0, wakeup_at_ms - monotonic_ms()) / 1000):
-                return await self._events.get()
-        except TimeoutError:
-            return contract.Tick()
+    def _set_alarm(self) -> None:
+        """Have the machine woken at its next timer. One that is far away may be late, together with other seats'."""
+        at_ms = self.machine.next_wakeup_at_ms()
+        if at_ms == self._alarm_for_ms:
+            return
+        self._stop_alarm()
+        if at_ms is None:
+            return
+        self._alarm_for_ms = at_ms
+        late_ms = -at_ms % _TOGETHER_MS if at_ms - monotonic_ms() >= 10 * _TOGETHER_MS else 0
+        self._alarm = asyncio.get_running_loop().call_at((at_ms + late_ms) / 1000, self._wake)
+
+    def _stop_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = self._alarm_for_ms = None
+
+    def _wake(self) -> None:
+        self._alarm = self._alarm_for_ms = None
+        self.post(_TICK)
 
     def _take(self, event: contract.Event | ConsumerEvent) -> None:
         if isinstance(event, contract.GaveUp):
@@ -237,6 +259,7 @@ class Session:
         return rejected
 
     async def _stop(self) -> None:
+        self._stop_alarm()
         try:
             await self.tasks.end()
         finally:  # 1. A session stops by itself. 2. The group is closed, and cancels it. Its socket must go

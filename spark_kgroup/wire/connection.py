@@ -119,6 +119,7 @@ class Connection:
         self._answers_to_open: int | None = None
         """How many answers it took to open it, or None until it is open."""
         self._ended: WireError | None = None
+        self._unsent: list[bytes] = []
         self._receiver = asyncio.create_task(self._receive(reader), name=f"receive from {address}")
 
     @classmethod
@@ -231,14 +232,23 @@ class Connection:
         message = f"{self.address} did not answer {_name(request)} within {timeout_ms} ms."
         timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self._overdue, correlation_id, message)
         answer = self._in_flight.add(correlation_id, type(request), timer)
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._unsent.append(frame)
+        return await answer
+
+    def _flush(self) -> None:
+        """Write the requests of this turn of the loop at once. Heartbeats of many seats are due at the same moment."""
+        frames, self._unsent = b"".join(self._unsent), []
+        if self._ended is not None:
+            return
         # Asked right before the write, with no await between: this process may have been stopped for an hour before.
         if self._alive():
-            self._writer.write(frame)
+            self._writer.write(frames)
         else:
             self._end(
                 Orphaned(f"No request is sent to {self.address} any more: the process that we work for has ended.")
             )
-        return await answer
 
     def _overdue(self, correlation_id: int, message: str) -> None:
         # The call that is overdue hears that it timed out, the other calls that the connection was closed.

@@ -16,6 +16,9 @@ from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, ProtocolSettings
 from spark_kgroup.wire.address import parse_bootstrap
 
+SETTLING_S = 10
+"""From the last share on, until seats have beaten often enough to rest, and brokers have written their logs."""
+
 REST_S = 60
 BOUND_S = 600
 POLL_S = 0.25  # a look at 1,000 seats takes 15 ms
@@ -58,6 +61,7 @@ async def _measure(bootstrap: str, broker: int, topic: str, protocol: str, seats
     try:
         await _until(lambda: _all_own(group, partitions), f"{seats} seats to have their shares")
         started_s, starting = time.monotonic() - began, Cpu.now(broker).since(before)
+        await asyncio.sleep(SETTLING_S)
         before = Cpu.now(broker)
         await asyncio.sleep(REST_S)
         minute = Cpu.now(broker).since(before)

@@ -72,6 +72,25 @@ async def connect(broker: FakeBroker, **settings: Any) -> Connection:
 
 
 @on_a_loop
+async def test_requests_of_one_moment_are_written_at_once_and_each_gets_its_answer() -> None:
+    async with FakeBroker(lambda request: ok(request.generation_id)) as broker, await connect(broker) as connection:
+        written: list[bytes] = []
+        write = connection._writer.write
+
+        def noted(frames: bytes) -> None:
+            written.append(frames)
+            write(frames)
+
+        connection._writer.write = noted  # type: ignore[method-assign, assignment]
+        codes = (16, 22, 25, 27)
+        answers = await asyncio.gather(*(connection.call(beat(code)) for code in codes))
+        assert tuple(map(code_of, answers)) == codes
+        assert len(written) == 1
+        await connection.call(beat(16))
+        assert len(written) == 2
+
+
+@on_a_loop
 async def test_a_request_gets_its_answer() -> None:
     async with FakeBroker(lambda _: ok(27)) as broker, await connect(broker) as connection:
         response = await connection.call(beat(3))
