@@ -39,3 +39,27 @@ Sources: Kafka's `group-coordinator` (GroupCoordinatorService, GroupMetadataMana
 ClassicGroup), KIP-134 (initial delay), KIP-345 (static members), KIP-394 (MEMBER_ID_REQUIRED), KIP-496 (OffsetDelete),
 KIP-559 (protocol type and name), KIP-814 (SkipAssignment).
 """
+
+from spark_kgroup.coordinator.config import CoordinatorConfig
+from spark_kgroup.coordinator.contract import Answer, Append, Dropped, Effect, Received, Token
+from spark_kgroup.coordinator.coordinator import GroupCoordinator
+from spark_kgroup.coordinator.records import GroupMetadata, GroupRemoved, OffsetCommitted, OffsetRemoved, Record
+from spark_kgroup.coordinator.versions import ANSWERED, Versions
+
+__all__ = [
+    "ANSWERED",
+    "Answer",
+    "Append",
+    "CoordinatorConfig",
+    "Dropped",
+    "Effect",
+    "GroupCoordinator",
+    "GroupMetadata",
+    "GroupRemoved",
+    "OffsetCommitted",
+    "OffsetRemoved",
+    "Received",
+    "Record",
+    "Token",
+    "Versions",
+]

@@ -35,4 +35,5 @@ class CoordinatorConfig:
 
     @property
     def offsets_retention_ms(self) -> int:
+        """The retention time in the unit of `now_ms`."""
         return self.offsets_retention_minutes * 60_000

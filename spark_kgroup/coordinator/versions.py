@@ -47,7 +47,8 @@ ANSWERED: Final[Mapping[type[Any], Versions]] = MappingProxyType(
         schema.DeleteGroupsRequest: Versions(0, 2),
     }
 )
-"""Each request that a coordinator answers. Its class of another version (`OffsetCommitRequestV9`) counts as the same."""
+"""Each request that a coordinator answers. A class of another version, such as `OffsetCommitRequestV9`, is
+answered, too."""
 
 
 def requires_known_member_id(version: int) -> bool:
