@@ -208,7 +208,7 @@ class ClassicGroup:
         if member is not None and member.instance_id is not None:
             del self.seats[member.instance_id]
         if self.leader == member_id:
-            self.leader = next(iter(self.members), None)
+            self.leader = self.elected(self.members)
         self.pending_joins.discard(member_id)
         self.pending_syncs.discard(member_id)
 
@@ -259,7 +259,7 @@ class ClassicGroup:
         votes = Counter(
             next(each.name for each in member.protocols if each.name in common) for member in self.members.values()
         )
-        return min(votes, key=lambda name: (-votes[name], _place_in_java_map(name)))
+        return min(votes, key=lambda name: (-votes[name], place_in_java_map(name)))
 
     def _all_support(self, protocol: str) -> bool:
         return all(member.supports(protocol) for member in self.members.values())
@@ -270,8 +270,13 @@ class ClassicGroup:
         """Whether a member leads that has joined, after another one may have been elected."""
         joined = [m.member_id for m in self.members.values() if m.parked_join is not None]
         if joined and self.leader not in joined:
-            self.leader = joined[0]
+            self.leader = self.elected(joined)
         return bool(joined)
+
+    @staticmethod
+    def elected(candidates: Iterable[str]) -> str | None:
+        """The member that leads when the leader is gone: the first that joined. Kafka's is the first of a HashMap."""
+        return next(iter(candidates), None)
 
     def begin_generation(self, now_ms: int) -> None:
         """The next generation, of the members that are left (ClassicGroup.initNextGeneration)."""
@@ -333,7 +338,7 @@ class ClassicGroup:
             assert self._all_support(self.protocol or ""), "invariant 5"
 
 
-def _place_in_java_map(text: str) -> int:
+def place_in_java_map(text: str) -> int:
     """The bucket of a text in a small java.util.HashMap: its order decides between protocols with as many votes."""
     code = 0
     for character in text:
