@@ -184,7 +184,7 @@ class ClassicGroup:
         self.pending_joins.discard(member.member_id)
 
     def replace(self, old: ClassicMember, new_id: str) -> ClassicMember:
-        """Give a static member's seat, place and assignment to a new member id (ClassicGroup.replaceStaticMember)."""
+        """Give a static member's seat and assignment to a new member id, the last one now (replaceStaticMember)."""
         assert old.instance_id is not None
         new = ClassicMember(
             member_id=new_id,
@@ -196,7 +196,8 @@ class ClassicGroup:
             protocols=old.protocols,
             assignment=old.assignment,
         )
-        self.members = {m.member_id: m for m in (new if m is old else m for m in self.members.values())}
+        del self.members[old.member_id]
+        self.members[new_id] = new
         self.seats[old.instance_id] = new_id
         if self.leader == old.member_id:
             self.leader = new_id
