@@ -1,20 +1,20 @@
 """`kgroup doctor`: the executors of a Spark session, looked at from within.
 
-The Spark source brings the examination, under the entry point `spark_kgroup.commands`: this package knows no Spark.
+The Spark source brings the examination (`source_deeds`).
 """
 
 from __future__ import annotations
 
 import json
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Protocol
 
 import typer
 
 from spark_kgroup.admin.command_config import HELP as COMMAND_CONFIG_HELP
 from spark_kgroup.admin.command_config import properties_from
-from spark_kgroup.errors import EnvironmentProblem, OptionError
+from spark_kgroup.admin.source_deeds import find_deed
+from spark_kgroup.errors import OptionError
 from spark_kgroup.peer_words import printable
 from spark_kgroup.testing.progress import announced
 
@@ -24,8 +24,6 @@ EXAMPLES = (
     "kgroup doctor --master yarn --conf spark.executor.instances=4 --bootstrap-server broker-1:9092\n\n"
     "kgroup doctor --remote sc://spark.example.org --json"
 )
-
-_ENTRY_POINTS: Final = "spark_kgroup.commands"
 
 
 class Examine(Protocol):
@@ -71,7 +69,7 @@ def doctor(
     settings = dict(map(_setting, conf or ()))
     if master:
         settings["spark.master"] = master
-    examine = _examination()
+    examine: Examine = find_deed("doctor")
     security = properties_from(command_config) if command_config else {}
     with announced("Looking at the executors"):
         table, found = examine(
@@ -87,11 +85,3 @@ def _setting(given: str) -> tuple[str, str]:
     if not equals or not name.strip():
         raise OptionError(f"--conf {given!r} is no setting: write NAME=VALUE, such as spark.executor.cores=2.")
     return name.strip(), value
-
-
-def _examination() -> Examine:
-    found = entry_points(group=_ENTRY_POINTS, name="doctor")
-    if not found:
-        raise EnvironmentProblem("The Spark source is not installed beside this command: pip install spark-kgroup.")
-    examine: Examine = next(iter(found)).load()
-    return examine

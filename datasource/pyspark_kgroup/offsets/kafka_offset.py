@@ -94,3 +94,30 @@ def _is_name(topic: object) -> bool:
 def _is_partition(key: object) -> bool:
     """A partition's number in ASCII digits. Other digits of Unicode are refused."""
     return isinstance(key, str) and key.isascii() and key.isdigit() and int(key) < 2**31 and str(int(key)) == key
+
+
+def exported(checkpoint: Checkpoint) -> KafkaOffset:
+    """The positions of a query of kgroup, from which `format("kafka")` goes on.
+
+    Topics that are not subscribed any more are left out: `format("kafka")` would take them for deleted ones.
+    """
+    positions = {**checkpoint.lost, **{tp: owned.position for tp, owned in checkpoint.owned.items()}}
+    return KafkaOffset({tp: at for tp, at in positions.items() if not _has_left(checkpoint, tp.topic)})
+
+
+def without_position(checkpoint: Checkpoint) -> list[TopicPartition]:
+    """The partitions, in order, of which the checkpoint says no position that counts.
+
+    Another member of the group has them, or had them from the beginning, or no leader has answered for them yet.
+    `format("kafka")` would read them from their beginning.
+    """
+    known = {
+        TopicPartition(name, number) for name, topic in checkpoint.topics.items() for number in range(topic.first_sight)
+    }
+    known |= {*checkpoint.given_up, *checkpoint.unstarted}
+    there = [tp for tp in known if not _has_left(checkpoint, tp.topic)]
+    return sorted(set(there) - checkpoint.owned.keys() - checkpoint.lost.keys())
+
+
+def _has_left(checkpoint: Checkpoint, topic: str) -> bool:
+    return topic in checkpoint.topics and checkpoint.topics[topic].left

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pyspark_kgroup.offsets.adoption import Start, adopted_start, topic_key
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Topic
-from pyspark_kgroup.offsets.kafka_offset import KafkaOffset
+from pyspark_kgroup.offsets.kafka_offset import KafkaOffset, exported, without_position
 from pyspark_kgroup.offsets.offset_spec import OffsetSpec
 from spark_kgroup.model import TopicPartition
 
@@ -106,3 +106,12 @@ def test_a_partition_that_the_kafka_source_did_not_know_starts_at_its_beginning(
     """As under `format("kafka")`, whatever `startingOffsets` says: it counts for a query without a checkpoint."""
     start = adopted_start(A2, checkpoint=taken_over(), topic=TOPIC, committed=None, explicit=False)
     assert start == Start(offset=OffsetSpec.EARLIEST, commit_first=True)
+
+
+@given(WRITTEN)
+def test_an_offset_that_was_taken_over_is_exported_as_it_was(written: dict[str, dict[str, int]]) -> None:
+    offset = KafkaOffset.from_json(written)
+    assert offset is not None
+    checkpoint = offset.checkpoint(written.keys(), {})
+    assert exported(checkpoint) == offset
+    assert without_position(checkpoint) == []
