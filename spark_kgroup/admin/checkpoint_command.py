@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any, Final, Protocol
 
 import typer
 
-from spark_kgroup.admin.source_deeds import find_deed
+from spark_kgroup.admin.source_deeds import find_deed, setting_from
 from spark_kgroup.admin.tables import add_row, table, write
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    help="The checkpoint of a query, on this disk: show it, or give it back to format('kafka').",
+    help="The checkpoint of a query: show it, or give it back to format('kafka').",
 )
 
 EXAMPLES_OF_SHOW = (
@@ -24,29 +23,33 @@ EXAMPLES_OF_SHOW = (
 EXAMPLES_OF_EXPORT = (
     "Examples:\n\n"
     "kgroup checkpoint export --checkpoint /checkpoints/flights --dry-run\n\n"
-    "kgroup checkpoint export --checkpoint /checkpoints/flights --source 1"
+    "kgroup checkpoint export --checkpoint s3a://bucket/flights --source 1 "
+    "--conf spark.jars.packages=org.apache.hadoop:hadoop-aws:3.4.2"
 )
 
+_FOLDER_HELP: Final = "The query's checkpointLocation: a path on this disk, or a URI (hdfs:, s3a:, ...)."
+_CONF_HELP: Final = "As spark-submit's, for a URI that is not on this disk; may be given several times."
 _COLUMNS: Final = ("source", "format", "topic", "partition", "position", "planned", "seat")
 
 
 class Show(Protocol):
     """`pyspark_kgroup.checkpoint_files.command.show`."""
 
-    def __call__(self, *, folder: str) -> dict[str, Any]:
+    def __call__(self, *, folder: str, settings: dict[str, str]) -> dict[str, Any]:
         """The last batches of a checkpoint, and the positions of its sources."""
 
 
 class Export(Protocol):
     """`pyspark_kgroup.checkpoint_files.command.export`."""
 
-    def __call__(self, *, folder: str, source: int | None, dry_run: bool) -> dict[str, Any]:
+    def __call__(self, *, folder: str, settings: dict[str, str], source: int | None, dry_run: bool) -> dict[str, Any]:
         """Put an offset of format("kafka") in place of the last one, and say what was done."""
 
 
 @app.command(epilog=EXAMPLES_OF_SHOW)
 def show(
-    checkpoint: Annotated[Path, typer.Argument(metavar="DIR", help="The query's checkpointLocation, on this disk.")],
+    checkpoint: Annotated[str, typer.Argument(metavar="DIR", help=_FOLDER_HELP)],
+    conf: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help=_CONF_HELP)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show how far a checkpoint is: the position of each partition of its Kafka sources, of either format.
@@ -55,7 +58,7 @@ def show(
     the member of the group that reads the partition, if this query owns it.
     """
     deed: Show = find_deed("checkpoint-show")
-    found = deed(folder=str(checkpoint))
+    found = deed(folder=checkpoint, settings=dict(map(setting_from, conf or ())))
     if as_json:
         typer.echo(json.dumps(found))
         return
@@ -72,11 +75,12 @@ def _number(batch: int | None) -> str:
 
 @app.command(epilog=EXAMPLES_OF_EXPORT)
 def export(
-    checkpoint: Annotated[Path, typer.Option(metavar="DIR", help="The query's checkpointLocation, on this disk.")],
+    checkpoint: Annotated[str, typer.Option(metavar="DIR", help=_FOLDER_HELP)],
     source: Annotated[
         int | None,
         typer.Option(min=0, help="The number of the source, if several are kgroup's: in the order of the program."),
     ] = None,
+    conf: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help=_CONF_HELP)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the offset, and change nothing.")] = False,
 ) -> None:
     """Let format('kafka') go on from a checkpoint of kgroup: its last offset becomes one of that source.
@@ -85,7 +89,8 @@ def export(
     is finished. The former file is kept in the checkpoint's folder kgroup-backup.
     """
     deed: Export = find_deed("checkpoint-export")
-    done = deed(folder=str(checkpoint), source=source, dry_run=dry_run)
+    settings = dict(map(setting_from, conf or ()))
+    done = deed(folder=checkpoint, settings=settings, source=source, dry_run=dry_run)
     typer.echo(json.dumps(done["offset"]))
     what = f"the offset of source {done['source']} in batch {done['batch']}"
     if dry_run:

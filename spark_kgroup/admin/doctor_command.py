@@ -13,7 +13,7 @@ import typer
 
 from spark_kgroup.admin.command_config import HELP as COMMAND_CONFIG_HELP
 from spark_kgroup.admin.command_config import properties_from
-from spark_kgroup.admin.source_deeds import find_deed
+from spark_kgroup.admin.source_deeds import find_deed, setting_from
 from spark_kgroup.errors import OptionError
 from spark_kgroup.peer_words import printable
 from spark_kgroup.testing.progress import announced
@@ -66,7 +66,7 @@ def doctor(
         raise OptionError("--command-config is for --bootstrap-server: give both, or neither.")
     if master and remote:
         raise OptionError("--master starts a session here, --remote uses a server's: give one of both.")
-    settings = dict(map(_setting, conf or ()))
+    settings = dict(map(setting_from, conf or ()))
     if master:
         settings["spark.master"] = master
     examine: Examine = find_deed("doctor")
@@ -78,10 +78,3 @@ def doctor(
     typer.echo(json.dumps(found) if as_json else "\n".join(map(printable, table.splitlines())))
     if any(finding["verdict"] == "fails" for finding in found):
         raise typer.Exit(1)
-
-
-def _setting(given: str) -> tuple[str, str]:
-    name, equals, value = given.partition("=")
-    if not equals or not name.strip():
-        raise OptionError(f"--conf {given!r} is no setting: write NAME=VALUE, such as spark.executor.cores=2.")
-    return name.strip(), value

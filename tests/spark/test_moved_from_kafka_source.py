@@ -13,10 +13,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, count, lit, raise_error, timestamp_seconds, unix_timestamp, when, window
 from pyspark.sql.functions import sum as total
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamReader
 from typer.testing import CliRunner
 
 from pyspark_kgroup.admission import HAS_ADMISSION_CONTROL
+from pyspark_kgroup.checkpoint_files.command import export_files, show_files
+from pyspark_kgroup.checkpoint_files.files import LocalFiles, checksum_of
+from pyspark_kgroup.checkpoint_files.hadoop_files import HadoopFiles
+from pyspark_kgroup.offsets.kafka_offset import KafkaOffset
 from spark_kgroup.admin.cli import app
+from spark_kgroup.model import TopicPartition
 from spark_kgroup.testing import ApacheKafka
 
 NewTopic = Callable[[int], str]
@@ -40,16 +46,20 @@ class Job:
         produce(self.server, self.topic, count, partitions=PARTITIONS, first=self.sent)
         self.sent += count
 
-    def read(self, source: str) -> DataFrame:
-        kafka = {"kafka.bootstrap.servers": self.server, "subscribe": self.topic, "startingOffsets": "earliest"}
+    def read(self, source: str, name: str, starts: str) -> DataFrame:
+        kafka = {"kafka.bootstrap.servers": self.server, "subscribe": self.topic}
         read = kafka if source == "kafka" else options(self.server, self.topic, self.group)
-        return self.spark.readStream.format(source).options(**read, maxOffsetsPerTrigger=str(A_BATCH)).load()
+        read |= {"maxOffsetsPerTrigger": str(A_BATCH), "startingOffsets": starts}
+        reader = self.spark.readStream.format(source).options(**read)
+        return (reader.name(name) if name else reader).load()
 
-    def run(self, source: str, fails_at: int = -1) -> list[dict[str, Any]]:
+    def run(self, source: str, fails_at: int = -1, *, name: str = "", starts: str = "earliest") -> list[dict[str, Any]]:
         """Read all there is, and return the progress of each batch. The job fails at one record, if it is there."""
         number = col("value").cast("string").cast("long")
         broken = raise_error(lit("the job fails here")).cast("long")
-        read = self.read(source).select(when(number == fails_at, broken).otherwise(number).alias("number"))
+        read = self.read(source, name, starts).select(
+            when(number == fails_at, broken).otherwise(number).alias("number")
+        )
         windows = (
             read.withColumn("at", timestamp_seconds(col("number") * RECORD_S))
             .withWatermark("at", f"{LATE_S} seconds")
@@ -145,3 +155,42 @@ def test_one_of_two_sources_of_a_query_is_moved_and_the_other_one_stays(
     run("kgroup", "kgroup")
     expected = [(topic, p, at) for topic in topics for p in range(PARTITIONS) for at in range(3 * A_BATCH // 2)]
     assert sorted(row[:3] for row in collected.rows) == sorted(expected)
+
+
+def test_a_checkpoint_behind_a_file_system_of_hadoop_s_is_exported_as_on_this_disk(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """With the checksums that Spark looks at."""
+    offset = KafkaOffset({TopicPartition("t", 0): 5}).checkpoint(("t",), {}).to_json()
+    text = "\n".join(["v1", "{}", json.dumps(offset)]).encode()
+    for name, content in {"offsets/7": text, "commits/7": b"v1\n{}"}.items():
+        LocalFiles(tmp_path).write(name, content)
+    (tmp_path / "offsets" / ".7.crc").write_bytes(checksum_of(text))
+    files = HadoopFiles(spark, tmp_path.as_uri())
+    assert export_files(files, None, dry_run=False)["backup"] == f"{tmp_path.as_uri()}/kgroup-backup/offsets-7"
+    exported = b'v1\n{}\n{"t":{"0":5}}'
+    assert (tmp_path / "offsets" / "7").read_bytes() == files.read("offsets/7") == exported
+    assert (tmp_path / "offsets" / ".7.crc").read_bytes() == checksum_of(exported)
+    assert (tmp_path / "kgroup-backup" / "offsets-7").read_bytes() == text
+    assert sorted(files.names("offsets")) == ["7"], "no file is left over"
+    assert show_files(files)["partitions"][0]["position"] == 5
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not hasattr(DataStreamReader, "name"), reason="sources have names since PySpark 4.2")
+def test_named_sources_are_exchanged_there_and_back_and_need_no_export(job: Job) -> None:
+    evolution = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+    job.spark.conf.set(evolution, "true")
+    try:
+        job.produce(A_BATCH)
+        stopped = job.run("kafka", name="kafka")[-1]["sources"][0]["endOffset"]
+        job.produce(A_BATCH)
+        job.run("kgroup", name="kgroup", starts=json.dumps(stopped))
+        positions = committed(job.server, job.group, job.topic, PARTITIONS)
+        job.produce(A_BATCH)
+        starts = {job.topic: {str(partition): offset for partition, offset in positions.items()}}
+        job.run("kafka", name="kafka_again", starts=json.dumps(starts))
+    finally:
+        job.spark.conf.unset(evolution)
+    assert job.rows() == job.truth()
+    assert job.batches("table/_spark_metadata") == job.batches("checkpoint/commits")

@@ -19,11 +19,11 @@ OF_SPARK = re.compile(
 """Options are Spark's spelling of Kafka's settings: `kafka.` stands before them there."""
 
 ALLOWED = {
-    "admin/checkpoint_command.py": {"query", "batch", "batches"},
+    "admin/checkpoint_command.py": {"spark", "query", "batch", "batches"},
     "admin/cli.py": {"spark"},
     "admin/describe_command.py": {"spark", "executor", "executors"},
     "admin/doctor_command.py": {"spark", "pyspark", "executor", "executors", "load()"},
-    "admin/source_deeds.py": {"spark", "load()"},
+    "admin/source_deeds.py": {"spark", "load()", "executor"},
     "seat_note.py": {"spark", "executor", "driver"},
     "wire/security/oauth.py": {"query"},
 }

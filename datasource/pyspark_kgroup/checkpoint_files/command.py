@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from pyspark_kgroup.checkpoint_files.files import Files, LocalFiles
 from pyspark_kgroup.checkpoint_files.offset_log import BatchEnd, CheckpointFolder
 from pyspark_kgroup.errors import CheckpointError
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
@@ -20,8 +22,24 @@ from spark_kgroup.peer_words import listed
 KGROUP, KAFKA, OTHER = "kgroup", "kafka", "other"
 
 
-def show(*, folder: str) -> dict[str, Any]:
+def _files_at(folder: str, settings: Mapping[str, str]) -> AbstractContextManager[Files]:
+    """The files of a checkpoint: on this disk, or, if a URI says so, wherever Spark reaches them."""
+    scheme, colon, path = folder.partition(":")
+    if not colon or "/" in scheme:
+        return nullcontext(LocalFiles(Path(folder)))
+    if scheme == "file":
+        return nullcontext(LocalFiles(Path("/" + path.lstrip("/"))))
+    from pyspark_kgroup.checkpoint_files.hadoop_files import hadoop_files  # it needs PySpark
+
+    return hadoop_files(folder, settings)
+
+
+def show(*, folder: str, settings: Mapping[str, str]) -> dict[str, Any]:
     """What a checkpoint says of its sources.
+
+    Args:
+        folder: the query's `checkpointLocation`: a path on this disk, or a URI.
+        settings: of Spark, for a URI that Spark has to reach.
 
     Returns:
         A JSON object: `batch` is the last finished batch, `unfinished` the one that is planned and not finished (each
@@ -31,7 +49,13 @@ def show(*, folder: str) -> dict[str, Any]:
     Raises:
         CheckpointError: the folder is no checkpoint, or of a version that is not known here.
     """
-    files = CheckpointFolder(Path(folder))
+    with _files_at(folder, settings) as files:
+        return show_files(files)
+
+
+def show_files(root: Files) -> dict[str, Any]:
+    """As `show`, of these files."""
+    files = CheckpointFolder(root)
     done, unfinished = files.last_done, files.unfinished
     ends = [files.read(batch) if batch is not None else None for batch in (done, unfinished)]
     count = max((len(end.offsets) for end in ends if end is not None), default=0)
@@ -92,22 +116,29 @@ def _seat(tp: TopicPartition, offset: Checkpoint | KafkaOffset) -> str | None:
 # ---------------------------------------------------------------------------------------------------------- export
 
 
-def export(*, folder: str, source: int | None, dry_run: bool) -> dict[str, Any]:
+def export(*, folder: str, settings: Mapping[str, str], source: int | None, dry_run: bool) -> dict[str, Any]:
     """Put an offset of `format("kafka")` in place of the last finished batch's.
 
     Args:
-        folder: the query's `checkpointLocation`.
+        folder: as of `show`.
+        settings: likewise.
         source: the number of the source, or None for the only one that is kgroup's.
         dry_run: change no file.
 
     Returns:
-        A JSON object: the `batch`, the `source`, the `offset` that stands there now, and the path of the file that is
-        kept (`backup`, null in a dry run).
+        A JSON object: the `batch`, the `source`, the `offset` that stands there now, and the file that is kept
+        (`backup`, null in a dry run).
 
     Raises:
         CheckpointError: a batch is unfinished, the query runs, or the offset has no position of a partition.
     """
-    files = CheckpointFolder(Path(folder))
+    with _files_at(folder, settings) as files:
+        return export_files(files, source, dry_run=dry_run)
+
+
+def export_files(root: Files, source: int | None, *, dry_run: bool) -> dict[str, Any]:
+    """As `export`, of these files."""
+    files = CheckpointFolder(root)
     end = _last_end(files)
     number = _of_kgroup(end, source)
     checkpoint = _offset(end, number)
@@ -127,7 +158,7 @@ def export(*, folder: str, source: int | None, dry_run: bool) -> dict[str, Any]:
         "batch": end.batch,
         "source": number,
         "offset": offset.to_json(),
-        "backup": str(kept) if kept is not None else None,
+        "backup": f"{root}/{kept}" if kept is not None else None,
     }
 
 

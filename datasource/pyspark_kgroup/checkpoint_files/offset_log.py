@@ -4,25 +4,21 @@ Runs on: driver, in the process of the command `kgroup checkpoint`.
 
 `offsets/N` says where batch N ends: a line with the log's version, one with metadata (the watermark, settings), then
 one for each source, "-" if it has no offset yet (OffsetSeqLog). Spark writes it before the batch, and `commits/N` after
-it. Beside a file on a local disk stands its checksum, `.N.crc` (Hadoop's ChecksumFileSystem).
+it.
 """
 
 from __future__ import annotations
 
-import os
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
+from pyspark_kgroup.checkpoint_files.files import Files
 from pyspark_kgroup.errors import CheckpointError
 
 _VERSION: Final = "v1"
 _HEAD_LINES: Final = 2
-_CHECKSUM_HEAD: Final = b"crc\0"
-_CHUNK_BYTES: Final = 512
-"""How many bytes each sum is of (Hadoop: file.bytes-per-checksum)."""
+_BACKUP: Final = "kgroup-backup"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,24 +61,22 @@ class CheckpointFolder:
     """The folder of a checkpoint.
 
     Args:
-        path: the query's `checkpointLocation`.
+        files: those of the query's `checkpointLocation`.
 
     Raises:
         CheckpointError: it is no such folder.
     """
 
-    def __init__(self, path: Path) -> None:
-        if not (path / "offsets").is_dir():
+    def __init__(self, files: Files) -> None:
+        if not files.names("offsets"):
             raise CheckpointError(
-                f"{path} is no checkpoint of a query: it has no folder `offsets`. Give the folder that is the query's "
-                "checkpointLocation. One in HDFS or an object store has to be copied to this disk first."
+                f"{files} is no checkpoint of a query: it has no folder `offsets` with a file in it. Give the folder "
+                "that is the query's checkpointLocation."
             )
-        self._path = path
+        self._files = files
 
     def _batches(self, log: str) -> list[int]:
-        folder = self._path / log
-        names = [each.name for each in folder.iterdir()] if folder.is_dir() else []
-        return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+        return sorted(int(name) for name in self._files.names(log) if name.isascii() and name.isdigit())
 
     @property
     def last_done(self) -> int | None:
@@ -102,58 +96,30 @@ class CheckpointFolder:
             CheckpointError: the log lacks the batch, or is of another version.
         """
         try:
-            return BatchEnd.parse(batch, (self._path / "offsets" / str(batch)).read_text())
+            return BatchEnd.parse(batch, self._files.read(f"offsets/{batch}").decode())
         except FileNotFoundError:
             raise CheckpointError(
-                f"{self._path} has no file offsets/{batch}: the checkpoint is damaged, or Spark has just removed it."
+                f"{self._files} has no file offsets/{batch}: the checkpoint is damaged, or Spark has just removed it."
             ) from None
         except UnicodeDecodeError:
-            raise CheckpointError(f"{self._path}/offsets/{batch} is no text: the checkpoint is damaged.") from None
+            raise CheckpointError(f"{self._files}/offsets/{batch} is no text: the checkpoint is damaged.") from None
 
-    def put(self, before: BatchEnd, after: BatchEnd) -> Path:
-        """Put `after` in place of `before`, in one step, and return the copy of `before` that is kept.
+    def put(self, before: BatchEnd, after: BatchEnd) -> str:
+        """Put `after` in place of `before`, in one step, and return the name of the copy of `before` that is kept.
 
         Raises:
             CheckpointError: the log has gone on meanwhile: the query runs.
         """
-        file = self._path / "offsets" / str(before.batch)
-        checksum = file.with_name(f".{file.name}.crc")
-        kept = _free_name(self._path / "kgroup-backup", f"offsets-{file.name}")
-        kept.parent.mkdir(exist_ok=True)
-        _write(kept, before.text.encode())
-        new = kept.with_name(f".{kept.name}.new")
-        _write(new, after.text.encode())
+        kept = self._free_name(f"offsets-{before.batch}")
+        self._files.write(kept, before.text.encode())
         if self.unfinished is not None or self.last_done != before.batch or self.read(before.batch) != before:
-            new.unlink()
             raise CheckpointError("The checkpoint has changed just now: stop the query that writes it, and try again.")
-        # A file without a checksum is believed, and one with another file's is an error of Spark's: so the old one goes
-        # first, and the new one comes last.
-        had_checksum = checksum.exists()
-        checksum.unlink(missing_ok=True)
-        new.replace(file)
-        if had_checksum:
-            _write(new, checksum_of(after.text.encode()))
-            new.replace(checksum)
+        self._files.write(f"offsets/{before.batch}", after.text.encode())
         return kept
 
-
-def checksum_of(content: bytes) -> bytes:
-    """The content of the file with the checksum of a file: a CRC-32 of each 512 bytes."""
-    chunks = [content[at : at + _CHUNK_BYTES] for at in range(0, len(content), _CHUNK_BYTES)]
-    sums = b"".join(zlib.crc32(chunk).to_bytes(4, "big") for chunk in chunks)
-    return _CHECKSUM_HEAD + _CHUNK_BYTES.to_bytes(4, "big") + sums
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _free_name(folder: Path, name: str) -> Path:
-    """A file in `folder` that is not there yet: a batch may be exported, imported and exported again."""
-    number = 1
-    while (free := folder / (name if number == 1 else f"{name}-{number}")).exists():
-        number += 1
-    return free
+    def _free_name(self, name: str) -> str:
+        """The name of a file that is not there yet: a batch may be exported again, after a way back and forth."""
+        taken, number = set(self._files.names(_BACKUP)), 1
+        while (free := name if number == 1 else f"{name}-{number}") in taken:
+            number += 1
+        return f"{_BACKUP}/{free}"

@@ -52,18 +52,18 @@ def test_a_checkpoint_is_a_table_or_one_object(tmp_path: Path) -> None:
     words = [line.split() for line in shown.output.splitlines()[3:]]
     assert words == [["0", "kgroup", "t?[2J", "1", "5", "9", "g-0"], ["0", "kgroup", "t?[2J", "1", "-", "9", "-"]]
     assert json.loads(run("show", str(tmp_path), "--json").output) == FOUND
-    assert asked == [{"folder": str(tmp_path)}] * 2
+    assert asked == [{"folder": str(tmp_path), "settings": {}}] * 2
 
 
 def test_an_export_says_what_it_did_or_would_do() -> None:
     done = run("export", "--checkpoint", "/c", "--source", "1")
     assert json.loads(done.stdout) == {"t": {"0": 5}}
     assert done.stderr == "That is the offset of source 1 in batch 3 now. The former file is kept: /c/kept\n"
-    tried = run("export", "--checkpoint", "/c", "--dry-run")
+    tried = run("export", "--checkpoint", "s3a://c", "--dry-run", "--conf", "a.b=c=d")
     assert tried.stderr == "That would be the offset of source 1 in batch 3. Nothing is changed.\n"
     assert asked == [
-        {"folder": "/c", "source": 1, "dry_run": False},
-        {"folder": "/c", "source": None, "dry_run": True},
+        {"folder": "/c", "settings": {}, "source": 1, "dry_run": False},
+        {"folder": "s3a://c", "settings": {"a.b": "c=d"}, "source": None, "dry_run": True},
     ]
 
 

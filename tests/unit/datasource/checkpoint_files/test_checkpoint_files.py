@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from pyspark_kgroup.checkpoint_files import command as deeds
-from pyspark_kgroup.checkpoint_files.offset_log import CheckpointFolder, checksum_of
+from pyspark_kgroup.checkpoint_files.files import LocalFiles, checksum_of
+from pyspark_kgroup.checkpoint_files.offset_log import CheckpointFolder
 from pyspark_kgroup.errors import CheckpointError
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
 from spark_kgroup.model import TopicPartition
@@ -67,7 +68,7 @@ def folder(tmp_path: Path) -> Folder:
 
 
 def export(folder: Folder, source: int | None = None, *, dry_run: bool = False) -> dict[str, Any]:
-    return deeds.export(folder=str(folder.path), source=source, dry_run=dry_run)
+    return deeds.export(folder=str(folder.path), settings={}, source=source, dry_run=dry_run)
 
 
 # -------------------------------------------------------------------------------------------------------- show
@@ -77,7 +78,7 @@ def test_each_partition_of_each_source_is_shown_with_both_batches(folder: Folder
     folder.batch(8, "-", KAFKA, kgroup(), {"shards": 3})
     folder.batch(9, {"u": {"0": 1}}, KAFKA, kgroup(), {"shards": 4})
     folder.plan(10, {"u": {"0": 2}}, {"t": {"0": 9, "1": 7, "2": 4}}, kgroup(lost={T1: 8}), {"shards": 5})
-    found = deeds.show(folder=str(folder.path))
+    found = deeds.show(folder=str(folder.path), settings={})
     assert (found["batch"], found["unfinished"]) == (9, 10)
     keys = ("source", "format", "topic", "partition", "position", "planned", "seat")
     assert [tuple(line[key] for key in keys) for line in found["partitions"]] == [
@@ -93,7 +94,7 @@ def test_each_partition_of_each_source_is_shown_with_both_batches(folder: Folder
 
 def test_a_checkpoint_whose_batches_are_all_finished_shows_no_planned_position(folder: Folder) -> None:
     folder.batch(0, kgroup(given_up={T2: 3}), "-")
-    found = deeds.show(folder=str(folder.path))
+    found = deeds.show(folder=str(folder.path), settings={})
     assert (found["batch"], found["unfinished"]) == (0, None)
     assert [line["position"] for line in found["partitions"]] == [5, 7, 3, None]
     assert {line["planned"] for line in found["partitions"]} == {None}
@@ -102,7 +103,7 @@ def test_a_checkpoint_whose_batches_are_all_finished_shows_no_planned_position(f
 
 def test_a_checkpoint_without_a_finished_batch_shows_the_planned_one(folder: Folder) -> None:
     folder.plan(0, KAFKA)
-    found = deeds.show(folder=str(folder.path))
+    found = deeds.show(folder=str(folder.path), settings={})
     assert (found["batch"], found["unfinished"]) == (None, 0)
     assert [(line["position"], line["planned"]) for line in found["partitions"]] == [(None, 5), (None, 7)]
 
@@ -214,7 +215,7 @@ def with_names(folder: Folder) -> None:
     [
         (unfinished, r"Batch 10 is planned and not finished, .*run it once with format\(\"kgroup\"\)"),
         (lambda folder: folder.plan(0, kgroup()), "Batch 0 is planned and not finished"),
-        (lambda _: None, "No batch of this checkpoint is finished"),
+        (lambda _: None, "is no checkpoint of a query"),
         (damaged, "has no file offsets/9"),
         (no_text, "is no text"),
         (with_names, r"version 'v2', .*give the other source a \.name\(\)"),
@@ -232,15 +233,21 @@ def test_a_checkpoint_that_cannot_be_exported_is_refused_with_the_way_out(
     assert folder.files == before
 
 
+@pytest.mark.parametrize("scheme", ["file:", "file://"])
+def test_a_folder_may_be_a_uri_of_this_disk(folder: Folder, scheme: str) -> None:
+    folder.batch(0, kgroup())
+    assert deeds.show(folder=f"{scheme}{folder.path}", settings={})["batch"] == 0
+
+
 def test_a_folder_that_is_no_checkpoint_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is no checkpoint of a query"):
-        deeds.show(folder=str(tmp_path))
+        deeds.show(folder=str(tmp_path), settings={})
 
 
 @pytest.mark.parametrize("happens", ["the next batch is planned", "the file changes"])
 def test_a_query_that_runs_meanwhile_is_noticed(folder: Folder, happens: str) -> None:
     folder.batch(9, kgroup())
-    files = CheckpointFolder(folder.path)
+    files = CheckpointFolder(LocalFiles(folder.path))
     before = files.read(9)
     if happens == "the next batch is planned":
         folder.plan(10, kgroup())
