@@ -21,7 +21,7 @@ from threading import Event
 from typing import Annotated, Any, Self
 
 import typer
-from harness.connector import CONNECTOR, connector_jars
+from harness.connector import CONNECTOR_VERSION, connector_jars
 from harness.measuring import AT_FULL_SPEED, Problem, heed_only_the_first_stop, problems_told
 from rich.console import Console
 
@@ -228,7 +228,7 @@ def main(
     shapes = [shape for shape in (QUICK_SHAPES if quick else SHAPES) if shape.name in wanted]
     warm_up_s, measured_s = (1.0, 2.0) if quick else (5.0, 20.0)
     os.environ.setdefault("PYSPARK_PYTHON", pyspark_kgroup.python())
-    on_machine = machine(CONNECTOR[0].revision)
+    on_machine = machine(CONNECTOR_VERSION)
     heed_only_the_first_stop()
     with problems_told(console), ExitStack() as things:
         bench = _start(things, [each for each in SOURCES if each in (source or SOURCES)], 1 if quick else repetitions)

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import typer
 from bench.tables import machine
-from harness.connector import CONNECTOR, connector_jars
+from harness.connector import CONNECTOR_VERSION, connector_jars
 from harness.measuring import AT_FULL_SPEED, heed_only_the_first_stop, problems_told
 from rich.console import Console
 
@@ -146,7 +146,7 @@ def main(
     began = time.monotonic()
     with problems_told(console), ExitStack() as things:
         bench = _start(things, seed, tasks)
-        console.print(machine(CONNECTOR[0].revision))
+        console.print(machine(CONNECTOR_VERSION))
         console.print(f"{PARTITIONS} partitions, {EXECUTORS} executors, {RECORDS_A_SECOND:,} records/s; --seed {seed}")
         try:
             _measure(bench, [source.value] if source else SOURCES, only, kills, batches)
@@ -189,7 +189,7 @@ def _measure(bench: Bench, sources: Sequence[str], only: What | None, kills: int
 
 def _report(bench: Bench, seconds: float, json_file: Path | None, seed: int) -> None:
     if json_file is not None:
-        figures = {"machine": machine(CONNECTOR[0].revision), "seed": seed, **as_json(bench.kills, bench.undisturbed)}
+        figures = {"machine": machine(CONNECTOR_VERSION), "seed": seed, **as_json(bench.kills, bench.undisturbed)}
         json_file.write_text(json.dumps(figures, indent=1))
     if bench.kills:
         console.print(kills_table(bench.kills))
