@@ -146,7 +146,7 @@ ABOUT_KAFKA := tests/kafka/test_apache_kafka.py tests/kafka/test_static_membersh
   tests/kafka/test_wire_against_kafka.py tests/kafka/test_odd_logs.py tests/kafka/test_member_command.py \
   tests/kafka/test_consumer_protocol.py
 ABOUT_SPARK := tests/spark/test_rows_are_the_topic.py tests/spark/test_kill_points.py tests/spark/test_batch_reads.py \
-  tests/spark/test_sharing_a_group.py
+  tests/spark/test_sharing_a_group.py tests/spark/test_moved_from_kafka_source.py
 
 ON_VERSIONS := $(KAFKA_VERSIONS:%=test-kafka-%) $(SPARK_VERSIONS:%=test-spark-%)
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from pyspark_kgroup.driver.query import Query
+    from pyspark_kgroup.offsets.kafka_offset import KafkaOffset
     from pyspark_kgroup.options.parser import SourceOptions
 
 
@@ -84,6 +85,15 @@ def _sample_sizes(ranges: Sequence[OffsetRange], settings: ReadSettings) -> Sequ
     return sample_sizes(ranges, settings)
 
 
+def _of_kafka_source(offset: Mapping[str, Any]) -> KafkaOffset | None:
+    """An offset of `format("kafka")`, where a query with its checkpoint was changed to kgroup. None for any other."""
+    if type(offset.get("version")) is int:
+        return None  # ours: nearly all queries need no more modules than that
+    from pyspark_kgroup.offsets.kafka_offset import KafkaOffset
+
+    return KafkaOffset.from_json(offset)
+
+
 class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
     """The stream reader of one query. Spark calls it from one thread.
 
@@ -98,7 +108,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         self._planned_end: Mapping[str, Any] = EMPTY.to_json()
         self._returned: dict[str, Any] | None = None  # by the last boundary, if no batch was planned since
         self._bounded = False
-        self._read: list[tuple[Mapping[str, Any], Checkpoint]] = []
+        self._read: list[tuple[Mapping[str, Any], Checkpoint | KafkaOffset]] = []
 
     @cached_property
     def _options(self) -> SourceOptions:
@@ -162,12 +172,12 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         self._returned = dict(start) if after == before else after.to_json()
         return self._returned
 
-    def _checkpoint(self, offset: Mapping[str, Any]) -> Checkpoint:
-        """`offset` as a checkpoint. The last two are remembered, for Spark passes each offset several times."""
+    def _checkpoint(self, offset: Mapping[str, Any]) -> Checkpoint | KafkaOffset:
+        """`offset` as a value. The last two are remembered, for Spark passes each offset several times."""
         for known, checkpoint in self._read:
             if known == offset:
                 return checkpoint
-        self._read = [(offset, Checkpoint.from_json(offset)), *self._read[:1]]
+        self._read = [(offset, _of_kafka_source(offset) or Checkpoint.from_json(offset)), *self._read[:1]]
         return self._read[0][1]
 
     @brief_errors()

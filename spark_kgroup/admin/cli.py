@@ -13,6 +13,7 @@ import typer
 import spark_kgroup
 from spark_kgroup.admin import (
     assign_command,
+    checkpoint_command,
     describe_command,
     doctor_command,
     kafka_command,
@@ -48,6 +49,7 @@ def kgroup(
     """
 
 
+app.add_typer(checkpoint_command.app, name="checkpoint")
 app.add_typer(kafka_command.app, name="kafka")
 app.command(epilog=assign_command.EXAMPLES)(assign_command.assign)
 app.command(epilog=describe_command.EXAMPLES)(describe_command.describe)

@@ -1,20 +1,20 @@
 """`kgroup doctor`: the executors of a Spark session, looked at from within.
 
-The Spark source brings the examination, under the entry point `spark_kgroup.commands`: this package knows no Spark.
+The Spark source brings the examination (`source_deeds`).
 """
 
 from __future__ import annotations
 
 import json
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Protocol
 
 import typer
 
 from spark_kgroup.admin.command_config import HELP as COMMAND_CONFIG_HELP
 from spark_kgroup.admin.command_config import properties_from
-from spark_kgroup.errors import EnvironmentProblem, OptionError
+from spark_kgroup.admin.source_deeds import find_deed, setting_from
+from spark_kgroup.errors import OptionError
 from spark_kgroup.peer_words import printable
 from spark_kgroup.testing.progress import announced
 
@@ -24,8 +24,6 @@ EXAMPLES = (
     "kgroup doctor --master yarn --conf spark.executor.instances=4 --bootstrap-server broker-1:9092\n\n"
     "kgroup doctor --remote sc://spark.example.org --json"
 )
-
-_ENTRY_POINTS: Final = "spark_kgroup.commands"
 
 
 class Examine(Protocol):
@@ -68,10 +66,10 @@ def doctor(
         raise OptionError("--command-config is for --bootstrap-server: give both, or neither.")
     if master and remote:
         raise OptionError("--master starts a session here, --remote uses a server's: give one of both.")
-    settings = dict(map(_setting, conf or ()))
+    settings = dict(map(setting_from, conf or ()))
     if master:
         settings["spark.master"] = master
-    examine = _examination()
+    examine: Examine = find_deed("doctor")
     security = properties_from(command_config) if command_config else {}
     with announced("Looking at the executors"):
         table, found = examine(
@@ -80,18 +78,3 @@ def doctor(
     typer.echo(json.dumps(found) if as_json else "\n".join(map(printable, table.splitlines())))
     if any(finding["verdict"] == "fails" for finding in found):
         raise typer.Exit(1)
-
-
-def _setting(given: str) -> tuple[str, str]:
-    name, equals, value = given.partition("=")
-    if not equals or not name.strip():
-        raise OptionError(f"--conf {given!r} is no setting: write NAME=VALUE, such as spark.executor.cores=2.")
-    return name.strip(), value
-
-
-def _examination() -> Examine:
-    found = entry_points(group=_ENTRY_POINTS, name="doctor")
-    if not found:
-        raise EnvironmentProblem("The Spark source is not installed beside this command: pip install spark-kgroup.")
-    examine: Examine = next(iter(found)).load()
-    return examine

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 from harness.application import quick_scripts, record_class_archive
+from harness.connector import connector_jars
 from harness.kafka import produce
 from harness.stream import options
 from pyspark.sql import SparkSession
@@ -45,6 +46,13 @@ def spark(class_archive: None) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka_source(spark: SparkSession) -> None:
+    """`format("kafka")`: Spark looks a source up among the jars that were added in the thread that asks for it."""
+    for jar in connector_jars():
+        spark.sql(f"ADD JAR {jar}")
 
 
 @pytest.fixture(scope="session")

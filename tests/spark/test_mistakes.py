@@ -26,7 +26,7 @@ Other tests have, beside them:
     35 spark/test_fenced.py::test_an_idle_query_is_fenced_within_a_heartbeat
     36 spark/test_first_contact.py::test_a_start_warns_of_idle_seats_of_a_start_at_the_end_and_of_another_checkpoint
     37 spark/test_first_contact.py::test_a_start_warns_of_idle_seats_of_a_start_at_the_end_and_of_another_checkpoint
-    38 spark/test_first_contact.py::test_a_checkpoint_of_the_built_in_source_is_named_as_such
+    38 spark/test_first_contact.py::test_an_unfinished_first_batch_of_the_built_in_source_is_refused_with_the_way_out
     40 spark/test_first_contact.py::test_register_warns_of_an_environment_that_was_not_activated
     41 spark/test_security.py::test_a_query_that_is_refused_fails_with_one_clear_error
 

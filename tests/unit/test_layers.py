@@ -60,6 +60,7 @@ SOURCE_ROOMS: dict[str, set[str]] = {
     "stream": SOURCE_BASE | {"shared", "offsets", "options", "driver", "executor", "admission", "brief_errors"},
     "batch": SOURCE_BASE | {"shared", "offsets", "options", "driver", "executor", "brief_errors", "stream"},
     "source": SOURCE_BASE | {"shared", "options", "driver", "brief_errors", "stream", "batch"},
+    "checkpoint_files": SOURCE_BASE | {"offsets"},
     "diagnosis": SOURCE_BASE | {"shared", "options", "executor"},
     "__init__": {"shared", "driver", "source", "diagnosis"},
 }

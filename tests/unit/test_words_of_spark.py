@@ -19,14 +19,16 @@ OF_SPARK = re.compile(
 """Options are Spark's spelling of Kafka's settings: `kafka.` stands before them there."""
 
 ALLOWED = {
+    "admin/checkpoint_command.py": {"spark", "query", "batch", "batches"},
     "admin/cli.py": {"spark"},
     "admin/describe_command.py": {"spark", "executor", "executors"},
     "admin/doctor_command.py": {"spark", "pyspark", "executor", "executors", "load()"},
+    "admin/source_deeds.py": {"spark", "load()", "executor"},
     "seat_note.py": {"spark", "executor", "driver"},
     "wire/security/oauth.py": {"query"},
 }
-"""The columns that `kgroup describe` shows beside the offsets of Spark's seats, the options of `kgroup doctor`, whose
-deed is an entry point, and the query of a URL."""
+"""The columns that `kgroup describe` shows beside the offsets of Spark's seats, the options of the commands whose
+deeds are entry points, and the query of a URL."""
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kgroup.driver.boundary.boundary import Boundary
 from pyspark_kgroup.driver.boundary.context import BoundaryContext
@@ -27,6 +27,7 @@ from pyspark_kgroup.driver.startup.sizing import (
     seats_warning,
     stays_on_this_host,
 )
+from pyspark_kgroup.errors import CheckpointError
 from pyspark_kgroup.limits import SLOTS_KNOWN_MS
 from pyspark_kgroup.offsets.adoption import known_ids
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
@@ -47,8 +48,16 @@ from spark_kgroup.wire.security.secured import load_security
 
 if TYPE_CHECKING:
     from pyspark_kgroup.driver.boundary.first_sample import FirstSample
+    from pyspark_kgroup.driver.boundary.kafka_offsets import KafkaOffsets
+    from pyspark_kgroup.offsets.kafka_offset import KafkaOffset
 
 log = logging.getLogger(__name__)
+
+_FIRST_BATCH_OF_KAFKA_SOURCE: Final = (
+    'A batch of this checkpoint was planned by format("kafka") and is not finished, and where it begins is not in its '
+    'offsets: it is the first batch. Finish it with format("kafka") (one run with trigger(availableNow=True)), then '
+    'change the query to format("kgroup").'
+)
 
 Sample = Callable[[Sequence[OffsetRange], ReadSettings], Iterable[TopicSize]]
 
@@ -68,6 +77,8 @@ class Query:
         self._bounded = bounded
         self._runtime: GroupRuntime | None = None
         self._boundary: Boundary | None = None
+        self._context: BoundaryContext | None = None
+        self._kafka_offsets: KafkaOffsets | None = None
         self._executors = Executors(options, bounded=bounded, on_durable=self._on_durable)
         self._run = ThisRun(options.group_id, options.instance_id_prefix, process=token_hex(4))
         self._latest: Checkpoint | None = None
@@ -77,18 +88,25 @@ class Query:
         self._last_batch: tuple[int, int] | None = None  # seats with data, and when it was planned (ms)
         self._lock = threading.Lock()  # of the boundary: held by Spark's thread, or by one that commits between batches
 
-    def advance(self, start: Checkpoint, limit: Limit = NO_LIMIT, *, at_once: bool = False) -> Checkpoint:
-        """The boundary between two batches: `start` is durable, and the next batch's end is returned.
+    def advance(
+        self, offset: Checkpoint | KafkaOffset, limit: Limit = NO_LIMIT, *, at_once: bool = False
+    ) -> Checkpoint | KafkaOffset:
+        """The boundary between two batches: `offset` is durable, and the next batch's end is returned.
 
-        The arguments are those of `Boundary.advance`.
+        The arguments are those of `Boundary.advance`, and `offset` may be one of `format("kafka")`. It is returned
+        itself if there is no next batch.
         """
         with self._lock:
-            self._skipped.look(start)
-            boundary = self._join(start)
+            if isinstance(offset, Checkpoint):
+                self._skipped.look(offset)
+            boundary = self._join(offset)
+            start = offset if isinstance(offset, Checkpoint) else self._kafka(offset).checkpoint(offset)
             if self._seat_count is not None:
                 self._resize(boundary, self._seat_count)
             after = boundary.advance(start, limit, at_once=at_once)
             self._latest = after
+            if after is start and start is not offset:
+                return offset
             self._skipped.on_planned(start, after)
             return replace(
                 after,
@@ -156,32 +174,64 @@ class Query:
         assert self._runtime is not None, "there is a boundary"
         return self._runtime.cluster_id() or ""  # the checkpoint's own, where brokers do not say theirs
 
-    def tickets(self, batch: str, start: Checkpoint, end: Checkpoint) -> list[TicketPayload]:
+    def tickets(
+        self, batch: str, start: Checkpoint | KafkaOffset, end: Checkpoint | KafkaOffset
+    ) -> list[TicketPayload]:
         """One ticket for each seat that may have data between `start` and `end`.
+
+        A batch that `format("kafka")` has planned and not finished has a ticket for each partition instead.
 
         Args:
             batch: a digest of the batch's two offsets, by which batches are told apart.
             start: where it begins.
             end: where it ends.
+
+        Raises:
+            CheckpointError: `format("kafka")` has planned the batch, and its checkpoint does not say where it begins.
         """
         from pyspark_kgroup.driver.ticket_plan import make_tickets, seat_reads  # not needed to join
 
         with self._lock:
+            if not isinstance(end, Checkpoint):
+                return self._tickets_of_kafka_source(start, end)
             self._skipped.on_tickets(end)
             boundary = self._join(end)  # a replay begins here
-            reads = seat_reads(boundary, self._options, start, end)
+            # Periods decide, and an offset of format("kafka") has none.
+            begun = start if isinstance(start, Checkpoint) else start.checkpoint(self._options.subscription, {})
+            reads = seat_reads(boundary, self._options, begun, end)
             self._last_batch = len(reads.pieces), monotonic_ms()
             return make_tickets(
                 batch, reads, self._options, self._executors, end.cluster or self._cluster_to_remember()
             )
 
-    def _join(self, planned: Checkpoint) -> Boundary:
+    def _tickets_of_kafka_source(self, start: Checkpoint | KafkaOffset, end: KafkaOffset) -> list[TicketPayload]:
+        """The tickets of a batch that `format("kafka")` has planned: its offsets, read without seats."""
+        if isinstance(start, Checkpoint):
+            raise CheckpointError(_FIRST_BATCH_OF_KAFKA_SOURCE)
+        from pyspark_kgroup.driver.ticket_plan import make_tickets_without_seats  # most queries have no such batch
+
+        self._join(end)
+        kafka = self._kafka(end)
+        spans = kafka.spans(start, end)
+        return make_tickets_without_seats(spans, kafka.topics_of(end), self._options, self._cluster_to_remember())
+
+    def _kafka(self, offset: KafkaOffset) -> KafkaOffsets:
+        if self._kafka_offsets is None:
+            from pyspark_kgroup.driver.boundary.kafka_offsets import KafkaOffsets  # most queries see no such offset
+
+            assert self._context is not None, "there is a boundary"
+            assert self._boundary is not None
+            self._kafka_offsets = KafkaOffsets(self._context, self._boundary.logs, offset)
+        return self._kafka_offsets
+
+    def _join(self, last: Checkpoint | KafkaOffset) -> Boundary:
         """The boundary of this query, its seats in (or on their way into) the group.
 
         Args:
-            planned: the end of the last batch that an earlier process of this query planned.
+            last: the end of the last batch that an earlier process of this query planned.
         """
         if self._boundary is None:
+            planned = last if isinstance(last, Checkpoint) else last.checkpoint(self._options.subscription, {})
             jvm = Jvm.of_this_process()
             if jvm is not None:
                 show_log(self._options.group_id)
@@ -202,8 +252,9 @@ class Query:
             )
             if knows_executors and not self._bounded and grows_with_executors(self._options):
                 self._seat_count = SeatCount(least=fill_in_members(self._options).members or 1)
+            self._context = BoundaryContext.of(runtime, self._options, self._run.author)
             self._boundary = Boundary(
-                BoundaryContext.of(runtime, self._options, self._run.author),
+                self._context,
                 record_bytes=self._executors.record_bytes,
                 first_sample=self._first_sample() if knows_executors else None,
                 earlier_seats=self._run.earlier_seats,
@@ -281,5 +332,5 @@ class Query:
         self._executors.stop()
         if self._runtime is not None:
             self._runtime.close()
-            self._runtime = self._boundary = None
+            self._runtime = self._boundary = self._context = self._kafka_offsets = None
         self._executors.release_key()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark_kgroup.driver.batch.leaders import find_leader, make_ranges
 from pyspark_kgroup.driver.boundary.boundary import Boundary
@@ -17,7 +17,10 @@ from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.plan import Ranges, positions_by_seat, ranges_by_seat
 from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.shared.tickets import Mode, OffsetRange, Position, SeatRanges, TicketPayload
-from spark_kgroup.model import TopicPartition
+from spark_kgroup.model import TopicDescription, TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark_kgroup.offsets.pieces import OffsetInterval
 
 
 class SeatReads(NamedTuple):
@@ -94,4 +97,34 @@ def make_tickets(
             sidecars=sidecars,
         )
         for number, part in enumerate(parts)
+    ]
+
+
+def make_tickets_without_seats(
+    spans: Mapping[TopicPartition, OffsetInterval],
+    topics: Mapping[str, TopicDescription],
+    options: SourceOptions,
+    cluster: str,
+) -> list[TicketPayload]:
+    """Tickets of ranges that no seat owns: tasks read them directly, without asking the registry.
+
+    Args:
+        spans: the offsets to read of each partition.
+        topics: those that exist, with their leaders.
+        options: of the query.
+        cluster: its id, or "" if brokers do not say it.
+    """
+    from pyspark_kgroup.offsets.pieces import pieces  # most queries have no such batch
+
+    settings = replace(options.read_settings(), cluster=cluster)
+    return [
+        TicketPayload(
+            scan_id=0,
+            ticket=number,
+            mode=Mode.FIXED,
+            reads=SeatRanges(seat="", ranges=make_ranges(piece, topics)),
+            settings=settings,
+            registry=None,
+        )
+        for number, piece in enumerate(pieces(spans, options.min_partitions, options.max_records_per_partition))
     ]

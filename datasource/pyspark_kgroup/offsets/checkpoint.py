@@ -199,8 +199,6 @@ class Checkpoint:
         Raises:
             CheckpointError: a later version's offset, or one that is not ours.
         """
-        if _is_of_kafka_source(raw):
-            raise CheckpointError(_OF_KAFKA_SOURCE)
         version = raw.get("version") if isinstance(raw, Mapping) else None
         # Not `isinstance`: JSON's true is an int as well, and equals 1.
         if type(version) is not int or version not in _READERS:
@@ -239,25 +237,6 @@ class Checkpoint:
                 "Start with a new checkpointLocation."
             ) from error
 
-
-def _is_of_kafka_source(raw: object) -> bool:
-    """Whether this is an offset of `format("kafka")`: {"topic": {"0": N}} (KafkaSourceOffset)."""
-    if not isinstance(raw, Mapping) or not raw:
-        return False
-    return all(
-        isinstance(offsets, Mapping) and all(str(key).isdecimal() and type(n) is int for key, n in offsets.items())
-        for offsets in raw.values()
-    )
-
-
-_OF_KAFKA_SOURCE: Final = (
-    'This is a checkpoint of format("kafka"), which format("kgroup") cannot continue. Give the query a new '
-    "checkpointLocation, and as startingOffsets the JSON in the last line of the old one's file offsets/N, N being the "
-    "highest number in its folder commits. Batches count from 0 again: a file sink needs a new output directory too, "
-    "since it skips the numbers that it has, with all their rows; Delta and a foreachBatch that remembers numbers need "
-    "a new application id (txnAppId). State stays behind in the old checkpoint: windows that are still open, and "
-    "the keys and rows that dropDuplicates and joins remember. Set startingOffsets far enough back to build that again."
-)
 
 EMPTY: Final = Checkpoint()
 """The offset that `initialOffset` returns: constant, without I/O (Spark does not persist it, and asks on a replay)."""

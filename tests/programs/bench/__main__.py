@@ -21,6 +21,7 @@ from threading import Event
 from typing import Annotated, Any, Self
 
 import typer
+from harness.connector import CONNECTOR_VERSION, connector_jars
 from harness.measuring import AT_FULL_SPEED, Problem, heed_only_the_first_stop, problems_told
 from rich.console import Console
 
@@ -31,17 +32,7 @@ from bench.results import CEILING, SOURCES, TITLES, Drained, Followed, summed
 from bench.tables import cpu, latency, machine, memory, micro_batches, throughput, where_time_goes
 from bench.workload import PARTITIONS, QUICK_SHAPES, SHAPES, Paced, Shape, fill
 from spark_kgroup.testing import ApacheKafka
-from spark_kgroup.testing.ivy import Coordinate
-from spark_kgroup.testing.kafka_jars import fetch_jars
 from spark_kgroup.testing.watchdog import ProcessGuard
-
-CONNECTOR = (
-    # By name: the registry lacks some of their dependencies, and Spark has the rest.
-    Coordinate("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0", transitive=False),
-    Coordinate("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0", transitive=False),
-    Coordinate("org.apache.kafka", "kafka-clients", "3.9.1", transitive=False),
-    Coordinate("org.apache.commons", "commons-pool2", "2.12.1", transitive=False),
-)
 
 RECORDS_A_SECOND = 1_000
 LATENCY_TOPIC = "latency"
@@ -237,7 +228,7 @@ def main(
     shapes = [shape for shape in (QUICK_SHAPES if quick else SHAPES) if shape.name in wanted]
     warm_up_s, measured_s = (1.0, 2.0) if quick else (5.0, 20.0)
     os.environ.setdefault("PYSPARK_PYTHON", pyspark_kgroup.python())
-    on_machine = machine(CONNECTOR[0].revision)
+    on_machine = machine(CONNECTOR_VERSION)
     heed_only_the_first_stop()
     with problems_told(console), ExitStack() as things:
         bench = _start(things, [each for each in SOURCES if each in (source or SOURCES)], 1 if quick else repetitions)
@@ -248,7 +239,7 @@ def main(
 
 
 def _start(things: ExitStack, sources: Sequence[str], repetitions: int) -> Bench:
-    jars = fetch_jars(CONNECTOR, "spark-sql-kafka-4.2.0")
+    jars = connector_jars()
     folder = Path(things.enter_context(tempfile.TemporaryDirectory(prefix="kgroup-bench-", ignore_cleanup_errors=True)))
     with console.status("Starting Kafka, and a Spark driver for each source"):
         kafka = things.enter_context(ApacheKafka(jvm_options=["-Xmx1g", AT_FULL_SPEED]))

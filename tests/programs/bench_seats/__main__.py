@@ -17,8 +17,8 @@ from typing import Annotated
 from uuid import uuid4
 
 import typer
-from bench.__main__ import CONNECTOR
 from bench.tables import machine
+from harness.connector import CONNECTOR_VERSION, connector_jars
 from harness.measuring import AT_FULL_SPEED, heed_only_the_first_stop, problems_told
 from rich.console import Console
 
@@ -30,7 +30,6 @@ from bench_seats.tables import Killed, Setup, as_json, kills_table, missed, undi
 from bench_seats.undisturbed import Served, follow
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.testing.free_ports import PortReservation
-from spark_kgroup.testing.kafka_jars import fetch_jars
 
 TRIGGER_MS = {"kills": 2_000, "undisturbed": 500}
 
@@ -147,7 +146,7 @@ def main(
     began = time.monotonic()
     with problems_told(console), ExitStack() as things:
         bench = _start(things, seed, tasks)
-        console.print(machine(CONNECTOR[0].revision))
+        console.print(machine(CONNECTOR_VERSION))
         console.print(f"{PARTITIONS} partitions, {EXECUTORS} executors, {RECORDS_A_SECOND:,} records/s; --seed {seed}")
         try:
             _measure(bench, [source.value] if source else SOURCES, only, kills, batches)
@@ -158,7 +157,7 @@ def main(
 
 
 def _start(things: ExitStack, seed: int, tasks: int) -> Bench:
-    jars = fetch_jars(CONNECTOR, "spark-sql-kafka-4.2.0")
+    jars = connector_jars()
     folder = Path(things.enter_context(tempfile.TemporaryDirectory(prefix="kgroup-bench-", ignore_cleanup_errors=True)))
     port = PortReservation("127.0.0.1", 1)
     things.callback(port.close)
@@ -190,7 +189,7 @@ def _measure(bench: Bench, sources: Sequence[str], only: What | None, kills: int
 
 def _report(bench: Bench, seconds: float, json_file: Path | None, seed: int) -> None:
     if json_file is not None:
-        figures = {"machine": machine(CONNECTOR[0].revision), "seed": seed, **as_json(bench.kills, bench.undisturbed)}
+        figures = {"machine": machine(CONNECTOR_VERSION), "seed": seed, **as_json(bench.kills, bench.undisturbed)}
         json_file.write_text(json.dumps(figures, indent=1))
     if bench.kills:
         console.print(kills_table(bench.kills))

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import pyarrow as pa
 import typer
-from bench.__main__ import CONNECTOR
+from harness.connector import connector_jars
 from harness.kafka import produce
 from harness.measuring import AT_FULL_SPEED, heed_only_the_first_stop, problems_told
 from pyspark.sql import SparkSession
@@ -23,7 +23,6 @@ from rich.console import Console
 
 import pyspark_kgroup
 from spark_kgroup.testing import ApacheKafka
-from spark_kgroup.testing.kafka_jars import fetch_jars
 
 TOPIC = "slow"
 SOURCES = {
@@ -69,7 +68,7 @@ def measure(rows: int, partitions: int, cores: int, row_ms: float, repetitions: 
     """How long each source took in each repetition, in s."""
     os.environ["PYSPARK_PYTHON"] = pyspark_kgroup.python()
     os.environ["PYTHONSAFEPATH"] = "1"
-    jars = fetch_jars(CONNECTOR, "spark-sql-kafka-4.2.0")
+    jars = connector_jars()
     with tempfile.TemporaryDirectory() as temporary, ApacheKafka(jvm_options=[AT_FULL_SPEED]) as kafka:
         kafka.create_topic(TOPIC, partitions=partitions)
         produce(kafka.bootstrap_servers, TOPIC, rows, partitions=partitions, size=100)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from spark_kgroup.admin import doctor_command
+from spark_kgroup.admin import source_deeds
 from spark_kgroup.admin.cli import app
 from spark_kgroup.errors import EnvironmentProblem, OptionError
 
@@ -31,7 +31,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     findings[:] = [HEALTHY]
     only = EntryPoint("doctor", f"{__name__}:examine", "spark_kgroup.commands")
     monkeypatch.setattr(EntryPoint, "load", lambda _: examine)
-    monkeypatch.setattr(doctor_command, "entry_points", lambda **_: EntryPoints([only]))
+    monkeypatch.setattr(source_deeds, "entry_points", lambda **_: EntryPoints([only]))
 
 
 def run(*words: str) -> Result:
@@ -89,7 +89,7 @@ def test_words_that_contradict_are_refused_before_a_session_starts(words: str, m
 
 
 def test_without_the_spark_source_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_command, "entry_points", lambda **_: EntryPoints())
+    monkeypatch.setattr(source_deeds, "entry_points", lambda **_: EntryPoints())
     shown = run()
     assert isinstance(shown.exception, EnvironmentProblem)
     assert "pip install spark-kgroup" in str(shown.exception)

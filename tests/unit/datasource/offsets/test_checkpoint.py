@@ -319,6 +319,7 @@ def test_another_version_is_refused_by_name(version: object, named: str) -> None
         None,
         {},
         {"files": {"part-0": 5}},
+        {"flights": {"0": 120, "1": 7}},  # format("kafka"), which `kafka_offset` reads
         {"shards": {"0": "49590338"}},
     ],
     ids=repr,
@@ -327,17 +328,6 @@ def test_an_offset_of_another_source_is_refused_and_not_taken_for_kafkas(foreign
     with pytest.raises(CheckpointError, match="checkpointLocation") as problem:
         Checkpoint.from_json(foreign)
     assert "kafka" not in str(problem.value)
-
-
-@pytest.mark.parametrize("offset", [{"flights": {"0": 120, "1": 7}}, {"a": {"10": 1}, "version": {"0": 1}}, {"a": {}}])
-def test_an_offset_of_the_built_in_kafka_source_is_named_with_the_way_out_and_the_danger(offset: Any) -> None:
-    with pytest.raises(CheckpointError) as problem:
-        Checkpoint.from_json(offset)
-    message = str(problem.value)
-    assert 'checkpoint of format("kafka")' in message
-    assert "startingOffsets" in message
-    assert "new output directory" in message
-    assert "State stays behind" in message
 
 
 DEEP: Any = []
