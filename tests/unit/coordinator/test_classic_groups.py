@@ -178,8 +178,10 @@ def test_a_session_begins_anew_with_the_answer_to_a_parked_sync() -> None:
         g.beat(leader, 1, "a")
     g.sync(leader, 1, instance_id="a")
     g.pass_ms(SESSION_MS - 1)
+    g.beat(leader, 1, "a")
     assert set(g.group.members) == {leader, follower}
-    assert g.beat(follower, 1, "b") == ErrorCode.NONE
+    g.pass_ms(1)
+    assert set(g.group.members) == {leader}
 
 
 @pytest.mark.parametrize(
@@ -267,6 +269,17 @@ def test_a_dynamic_member_that_does_not_join_in_time_is_removed_and_a_static_one
         g.beat(third, 2)
     assert sorted(m.instance_id or "" for m in g.group.members.values()) == ["a", "b"]
     assert g.group.generation == 3
+
+
+def test_a_static_leader_that_does_not_join_in_time_is_a_member_still_and_leads_no_more() -> None:
+    g = Asking()
+    leader, follower = g.two_seats()
+    joined = g.join(follower, "b", protocols=(("range", b"changed"),))
+    for _ in range(6):
+        g.pass_ms(REBALANCE_MS // 6)
+        g.beat(leader, 1, "a")
+    assert g.answers[joined].leader == follower
+    assert {m.group_instance_id for m in g.answers[joined].members} == {"a", "b"}
 
 
 def test_a_rebalance_in_which_no_member_joins_goes_on_until_their_sessions_are_over() -> None:
