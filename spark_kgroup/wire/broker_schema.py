@@ -1,7 +1,8 @@
 """The messages that the embedded broker reads and answers, each in all versions that it serves.
 
-As `schema`, from Kafka's JSON files: fields in their order, by its names. A class holds a message of any version: what
-a version lacks has its default, and is not written. So a handler of the broker knows one request and one answer.
+As `schema`, from Kafka's JSON files: fields in their order, by its names (`index` and `count`, which a tuple has
+itself, are `partition_index` and `total_count`). A class holds a message of any version: what a version lacks has its
+default, and is not written. So a handler of the broker knows one request and one answer.
 """
 
 # Not `from __future__ import annotations`: the codec looks at the types themselves.
@@ -157,7 +158,7 @@ class NodeEndpoint(NamedTuple):
 
 
 class PartitionProduceData(NamedTuple):
-    index: Int32
+    partition_index: Int32
     records: bytes | None
 
 
@@ -180,7 +181,7 @@ class BatchIndexAndErrorMessage(NamedTuple):
 
 
 class PartitionProduceResponse(NamedTuple):
-    index: Int32
+    partition_index: Int32
     error_code: Int16
     base_offset: Int64
     log_append_time_ms: Int64
@@ -487,7 +488,7 @@ class CreatePartitionsAssignment(NamedTuple):
 
 class CreatePartitionsTopic(NamedTuple):
     name: str
-    count: Int32
+    total_count: Int32
     assignments: tuple[CreatePartitionsAssignment, ...] | None
 
 
