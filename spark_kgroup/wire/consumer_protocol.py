@@ -73,6 +73,16 @@ def decode_subscription(raw: bytes) -> Subscription:
     )
 
 
+def decode_subscribed_topics(raw: bytes) -> tuple[str, ...]:
+    """The topics of a subscription of any version, which begins with the fields of v0 (ClassicGroup reads it so).
+
+    Raises:
+        ProtocolViolation: `raw` is no subscription.
+    """
+    _version(raw, "ConsumerProtocolSubscription")
+    return decode_struct(ConsumerProtocolSubscriptionV0, raw[2:], flexible=False).topics
+
+
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
     """ConsumerProtocolAssignment v3 with its version."""
     fields = ConsumerProtocolAssignment(

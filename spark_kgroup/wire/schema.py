@@ -329,6 +329,53 @@ class OffsetFetchResponse(NamedTuple):
     groups: tuple[OffsetFetchResponseGroup, ...]
 
 
+# --------------------------------------------------------------------------------- OffsetDelete, DeleteGroups
+
+
+class OffsetDeleteRequestPartition(NamedTuple):
+    partition_index: Int32
+
+
+class OffsetDeleteRequestTopic(NamedTuple):
+    name: str
+    partitions: tuple[OffsetDeleteRequestPartition, ...]
+
+
+class OffsetDeleteRequest(NamedTuple):
+    group_id: str
+    topics: tuple[OffsetDeleteRequestTopic, ...]
+
+
+class OffsetDeleteResponsePartition(NamedTuple):
+    partition_index: Int32
+    error_code: Int16
+
+
+class OffsetDeleteResponseTopic(NamedTuple):
+    name: str
+    partitions: tuple[OffsetDeleteResponsePartition, ...]
+
+
+class OffsetDeleteResponse(NamedTuple):
+    error_code: Int16
+    throttle_time_ms: Int32
+    topics: tuple[OffsetDeleteResponseTopic, ...]
+
+
+class DeleteGroupsRequest(NamedTuple):
+    groups_names: tuple[str, ...]
+
+
+class DeletedGroup(NamedTuple):
+    group_id: str
+    error_code: Int16
+
+
+class DeleteGroupsResponse(NamedTuple):
+    throttle_time_ms: Int32
+    results: tuple[DeletedGroup, ...]
+
+
 # ------------------------------------------------------------------------------------------------ ListOffsets
 
 
@@ -666,6 +713,8 @@ Request = (
     | OffsetCommitRequest
     | OffsetFetchRequest
     | OffsetFetchRequestV9
+    | OffsetDeleteRequest
+    | DeleteGroupsRequest
     | ListOffsetsRequest
     | DescribeGroupsRequest
     | ListGroupsRequest
@@ -687,6 +736,8 @@ Response = (
     | LeaveGroupResponse
     | OffsetCommitResponse
     | OffsetFetchResponse
+    | OffsetDeleteResponse
+    | DeleteGroupsResponse
     | ListOffsetsResponse
     | DescribeGroupsResponse
     | ListGroupsResponse
@@ -728,6 +779,8 @@ API_OF: Final[Mapping[type[Any], Api]] = MappingProxyType(
         OffsetCommitRequestV9: Api("OffsetCommit", 8, 9, True, OffsetCommitResponse),
         OffsetFetchRequest: Api("OffsetFetch", 9, 8, True, OffsetFetchResponse),
         OffsetFetchRequestV9: Api("OffsetFetch", 9, 9, True, OffsetFetchResponse),
+        OffsetDeleteRequest: Api("OffsetDelete", 47, 0, False, OffsetDeleteResponse),
+        DeleteGroupsRequest: Api("DeleteGroups", 42, 2, True, DeleteGroupsResponse),
         ListOffsetsRequest: Api("ListOffsets", 2, 7, True, ListOffsetsResponse),
         DescribeGroupsRequest: Api("DescribeGroups", 15, 5, True, DescribeGroupsResponse),
         ListGroupsRequest: Api("ListGroups", 16, 5, True, ListGroupsResponse),

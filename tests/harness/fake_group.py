@@ -1,10 +1,10 @@
 """A small group as the boundary sees it: the same calls as `GroupRuntime`, no socket, no clock.
 
-The broker's half is a `ModelCoordinator`. The seats' half is the partitions that each seat believes to hold, as in
-life: a seat may not know yet that it was expelled. One other application is a member of the group. It reads, commits
-and hands over like a good neighbour. All members are scripted: the group's leader assigns the partitions as the test
-says (`target`). Messages take no time, and time ends no session. Rebalances are cooperative (KIP-429): a partition that
-a member still claims is withheld for a generation, and handing it over needs a further one.
+The broker's half is a real coordinator (`OneGroup`). The seats' half is the partitions that each seat believes to hold,
+as in life: a seat may not know yet that it was expelled. One other application is a member of the group. It reads,
+commits and hands over like a good neighbour. All members are scripted: the group's leader assigns the partitions as the
+test says (`target`). Messages take no time, and time ends no session. Rebalances are cooperative (KIP-429): a partition
+that a member still claims is withheld for a generation, and handing it over needs a further one.
 
 Every commit is checked (`_check_commit`), and every giving up. A call that breaks a promise raises `Violation` at once.
 """
@@ -20,7 +20,9 @@ from uuid import UUID
 
 from harness.fake_leaders import FakeLeaders, OldLeader
 from harness.fake_listing import FakeListing, no_leader, unstable
-from harness.model_coordinator import Member, ModelCoordinator, Phase, Response
+from harness.model_conversion import ConvertedMember, Response
+from harness.one_group import Member, OneGroup
+from spark_kgroup.coordinator.state import State
 from spark_kgroup.errors import UnknownTopic
 from spark_kgroup.limits import TOPIC_GONE_AFTER_MS
 from spark_kgroup.member import contract
@@ -209,7 +211,7 @@ class FakeGroup:
 
     def __init__(self, topics: Mapping[str, int], seats: int = 1) -> None:
         self.now_ms = 1_000
-        self.coordinator = ModelCoordinator(initial_delay_ms=0)
+        self.coordinator = OneGroup(initial_delay_ms=0)
         self.ids = 0
         self.topics_now: dict[str, TopicDescription] = {}
         self.log: dict[TopicPartition, list[int]] = {}
@@ -362,10 +364,10 @@ class FakeGroup:
             return  # the seats that it waited for have left the group
         for name in self._present():
             member = self.coordinator.static(name)
-            joined = member is not None and member.parked_join is not None
+            joined = member is not None and member.joined
             if member is None or not joined or member.subscription(PROTOCOL).owned != self._claims(name):
                 self._join(name)
-        if self.coordinator.phase is Phase.PREPARING and not self.generation:
+        if self.coordinator.phase is State.PREPARING_REBALANCE and not self.generation:
             self.coordinator.tick(self.now_ms)  # the first generation waits for further members (KIP-134)
         self._deliver()
 
@@ -472,7 +474,7 @@ class FakeGroup:
         """The session of a seat is over. The seat does not know yet, and its partitions have no owner."""
         if self.seats[name].identity.generation == NO_GENERATION:
             return  # a seat that waits for the end of a rebalance is not expelled meanwhile
-        self.coordinator.remove_static([name])
+        self.coordinator.remove_static([name], self.now_ms)
 
     def notice(self, name: str) -> None:
         """An expelled seat hears of it, drops all, and joins anew."""
@@ -557,7 +559,7 @@ class FakeGroup:
         left = list(self.seats)
         for index, tp in enumerate(sorted(tp for tp, member in self.target.items() if member in names)):
             self.target[tp] = left[index % len(left)]
-        self.coordinator.remove_static(names)
+        self.coordinator.remove_static(names, self.now_ms)
 
     def step(self) -> None:
         """Messages that are under way arrive."""
@@ -591,7 +593,7 @@ class FakeGroup:
     @property
     def rebalancing(self) -> bool:
         """Whether a rebalance waits for seats without a driver. Every member waits with it."""
-        return self.coordinator.phase is not Phase.STABLE
+        return self.coordinator.phase is not State.STABLE
 
     def wait_until(self, condition: Callable[[GroupView], bool], timeout_ms: int) -> GroupView:
         deadline_ms = self.now_ms + timeout_ms
@@ -707,7 +709,7 @@ class FakeGroup:
             ),
         )
 
-    def _assignment_shown(self, member: Member, *, consumer: bool) -> frozenset[TopicPartition]:
+    def _assignment_shown(self, member: Member | ConvertedMember, *, consumer: bool) -> frozenset[TopicPartition]:
         """A member's assignment in a description: a group of type consumer leaves out partitions that it asked back."""
         asked_back = {tp for tp in member.assignment if consumer and self.target.get(tp) != member.instance_id}
         return member.assignment - asked_back

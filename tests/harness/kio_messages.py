@@ -19,6 +19,7 @@ from kio.schema.consumer_group_describe.v0 import ConsumerGroupDescribeResponse 
 from kio.schema.consumer_group_describe.v1 import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from kio.schema.consumer_group_heartbeat.v0 import ConsumerGroupHeartbeatResponse as ConsumerGroupHeartbeatResponseV0
 from kio.schema.consumer_group_heartbeat.v1 import ConsumerGroupHeartbeatResponse
+from kio.schema.delete_groups.v2 import DeleteGroupsRequest, DeleteGroupsResponse
 from kio.schema.describe_configs.v4 import DescribeConfigsRequest, DescribeConfigsResponse
 from kio.schema.describe_groups.v5 import DescribeGroupsRequest, DescribeGroupsResponse
 from kio.schema.errors import ErrorCode as KnownError
@@ -31,6 +32,7 @@ from kio.schema.list_offsets.v7 import ListOffsetsRequest, ListOffsetsResponse
 from kio.schema.metadata.v12 import MetadataRequest, MetadataResponse
 from kio.schema.offset_commit.v8 import OffsetCommitRequest, OffsetCommitResponse
 from kio.schema.offset_commit.v9 import OffsetCommitResponse as OffsetCommitResponseV9
+from kio.schema.offset_delete.v0 import OffsetDeleteRequest, OffsetDeleteResponse
 from kio.schema.offset_fetch.v8 import OffsetFetchRequest, OffsetFetchResponse
 from kio.schema.offset_fetch.v9 import OffsetFetchResponse as OffsetFetchResponseV9
 from kio.schema.sasl_authenticate.v2 import SaslAuthenticateRequest, SaslAuthenticateResponse
@@ -62,6 +64,8 @@ RESPONSE_OF: dict[Any, Any] = {
     offset_commit_v9.OffsetCommitRequest: OffsetCommitResponseV9,
     OffsetFetchRequest: OffsetFetchResponse,
     offset_fetch_v9.OffsetFetchRequest: OffsetFetchResponseV9,
+    OffsetDeleteRequest: OffsetDeleteResponse,
+    DeleteGroupsRequest: DeleteGroupsResponse,
     ListOffsetsRequest: ListOffsetsResponse,
     DescribeGroupsRequest: DescribeGroupsResponse,
     consumer_group_heartbeat_v1.ConsumerGroupHeartbeatRequest: ConsumerGroupHeartbeatResponse,
@@ -140,6 +144,8 @@ __all__ = [
     "ConsumerGroupHeartbeatRequestV0",
     "ConsumerGroupHeartbeatResponse",
     "ConsumerGroupHeartbeatResponseV0",
+    "DeleteGroupsRequest",
+    "DeleteGroupsResponse",
     "DescribeConfigsRequest",
     "DescribeConfigsResponse",
     "DescribeGroupsRequest",
@@ -162,6 +168,8 @@ __all__ = [
     "OffsetCommitRequestV9",
     "OffsetCommitResponse",
     "OffsetCommitResponseV9",
+    "OffsetDeleteRequest",
+    "OffsetDeleteResponse",
     "OffsetFetchRequest",
     "OffsetFetchRequestV9",
     "OffsetFetchResponse",

@@ -11,7 +11,7 @@ from spark_kgroup.member.classic import ClassicMember, State
 from spark_kgroup.model import NO_GENERATION, ErrorCode, GroupMember, MemberIdentity, TopicDescription, TopicPartition
 
 if TYPE_CHECKING:
-    from harness.model_coordinator import Response
+    from harness.model_conversion import Response
     from harness.simulated_world import MemberWorld, Process
 
 SLACK_MS = 2_000
@@ -281,6 +281,7 @@ class Invariants:
         owned = [tp for share in shares for tp in share]
         missing = {
             "phase": group.phase.value != "Stable",
+            "each SyncGroup": group.awaits_syncs,
             "one process a seat": len(running) != len(world.seats) or len(group.members) != len(world.seats),
             "settled": not all(p.machine.settled for p in running),
             "one generation": {p.machine.identity.generation for p in running} != {group.generation},

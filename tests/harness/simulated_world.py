@@ -15,11 +15,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
-from harness.model_coordinator import ModelCoordinator, Phase, Response
+from harness.model_conversion import Response
+from harness.one_group import OneGroup
 from harness.simulated_brokers import SimulatedBrokers, SimulatedClient
 from harness.simulated_invariants import Invariants
 from harness.simulated_story import is_heartbeat, short
 from spark_kgroup.assignors.cooperative_sticky import add_claims
+from spark_kgroup.coordinator.state import State as GroupState
 from spark_kgroup.errors import FencedInstanceId
 from spark_kgroup.limits import API_TIMEOUT_MS
 from spark_kgroup.member import contract
@@ -344,7 +346,7 @@ class Process:
         if not self.running:
             return
         self.world.after(RENAMES_EACH_MS, self._rename)
-        at_rest = group.phase is Phase.STABLE and not group.renaming and self.world.answers and not self.paused
+        at_rest = group.phase is GroupState.STABLE and not group.renaming and self.world.answers and not self.paused
         member_id = self.machine.identity.member_id
         lacking = member_id != self.machine.config.own_id and member_id in group.members
         if not self.world.own_ids_in_company:
@@ -392,11 +394,11 @@ class Process:
         check, 1. a new member joins, 2. brokers convert the group to rename another member, and end the rebalance,
         3. the new member joins again, gets no partition, and no other member sees a reason to rebalance.
         """
-        if self.look_due and self.world.coordinator.phase is Phase.STABLE and self.machine.state is State.STABLE:
+        if self.look_due and self.world.coordinator.phase is GroupState.STABLE and self.machine.state is State.STABLE:
             self._look(self._judge)
 
     def _judge(self, found: ClusterMetadata) -> None:
-        if self.world.coordinator.phase is not Phase.STABLE or self.machine.state is not State.STABLE:
+        if self.world.coordinator.phase is not GroupState.STABLE or self.machine.state is not State.STABLE:
             return
         group = self.world.described()
         drift = find_drift(group, found.topics, hidden=found.unclear.keys())
@@ -448,7 +450,7 @@ class MemberWorld:
         self.own_ids_in_company = own_ids and own_ids_in_company
         self.rng = Random(seed)
         self.now_ms = 1_000
-        self.coordinator = ModelCoordinator()
+        self.coordinator = OneGroup()
         self.reachable = True
         self.loading = False
         self.frozen = False

@@ -18,7 +18,7 @@ from harness import undisturbed_groups as groups
 from harness.classic_driver import HEARTBEAT_MS, ME, SESSION_MS, Driver, claim, none_of, only, parts, request_in
 from harness.fake_broker import NO_THROTTLE, RANGES, until
 from harness.fake_cluster import BrokerWorld, in_a_world
-from harness.model_coordinator import Response
+from harness.model_conversion import Response
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.schema.join_group.v9.response import JoinGroupResponseMember
 from kio.static.primitive import i32

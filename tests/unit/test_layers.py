@@ -27,14 +27,18 @@ ROOMS = {
     "assignors": BASE | {"uncollected", "threads"},
     "member": BASE | {"assignors", "rights"},
     "wire": BASE | {"threads", "rights"},
+    "coordinator": BASE | {"wire"},
     "runtime": BASE
     | {"clock", "tasks", "rights", "uncollected", "threads", "assignors", "member", "wire", "topic_pattern"},
     "membership": BASE | {"clock", "seat_note", "assignors", "member", "wire", "runtime"},
-    "broker": BASE | {"wire", "tasks"},
+    "broker": BASE | {"wire", "coordinator"},
     "testing": BASE | {"threads", "broker"},
     "admin": BASE | {"uncollected", "assignors", "member", "wire", "runtime", "testing", "seat_note", "topic_pattern"},
 }
-PURE_ROOMS = {"model", "limits", "peer_words", "errors", "rights", "seat_note", "topic_pattern", "assignors", "member"}
+PURE_ROOMS = {
+    *("model", "limits", "peer_words", "errors", "rights", "seat_note", "topic_pattern", "assignors", "member"),
+    "coordinator",
+}
 WORLDLY = {"asyncio", "socket", "threading", "time", "random", "logging", "datetime", "os", "subprocess"}
 OF_SPARK_AND_KAFKA = {"pyspark", "confluent_kafka", "pyarrow", "kio"}
 # The rooms of the data source, and of its front the modules. The rule is the same.

@@ -10,7 +10,9 @@ from __future__ import annotations
 import pytest
 from harness import simulated_faults as faults
 from harness.simulated_world import MemberWorld
-from harness.undisturbed_groups import SESSION_MS, at_rest, bounce, come_to_rest
+from harness.undisturbed_groups import SESSION_MS, at_rest, bounce, come_to_rest, leader_of, process_of
+
+from spark_kgroup.member import contract
 
 from .test_simulated_groups import Scenario
 
@@ -24,7 +26,8 @@ PATHS = {
     "down": ((COOPERATIVE,), (COOPERATIVE, "roundrobin"), ("roundrobin",)),
     "down, the new one preferred": ((COOPERATIVE,), ("sticky", COOPERATIVE), ("sticky",)),
 }
-FAULTS = (faults.break_connection, faults.rejoin, faults.add_partitions, faults.fail_over, faults.quick_restart)
+FAULTS = (faults.break_connection, faults.rejoin, faults.add_partitions, faults.quick_restart)
+"""Without a fail-over: the next coordinator knows the chosen assignor alone, and refuses a member that lacks it."""
 
 
 def walk(world: MemberWorld, path: tuple[tuple[str, ...], ...]) -> None:
@@ -66,3 +69,27 @@ def test_a_member_that_shares_an_assignor_with_each_other_one_but_with_none_of_a
     bounce(world, "seat-2", ("sticky", "roundrobin"))
     with pytest.raises(AssertionError, match="INCONSISTENT_GROUP_PROTOCOL"):  # no fault that a simulation expects
         world.run_for(SESSION_MS)
+
+
+def test_after_a_fail_over_the_second_bounce_is_refused_until_the_group_has_rebalanced() -> None:
+    """GroupMetadataValue has each member's bytes for the chosen assignor alone, and so a restart knows no other."""
+    world = at_rest(static=3, assignors=("sticky", COOPERATIVE))
+    world.fail_over()
+    come_to_rest(world)
+    bounce(world, "seat-0", (COOPERATIVE,))
+    with pytest.raises(AssertionError, match="INCONSISTENT_GROUP_PROTOCOL"):
+        world.run_for(SESSION_MS)
+
+
+def test_after_a_fail_over_and_a_rebalance_the_second_bounce_goes_on() -> None:
+    world = at_rest(static=3, assignors=("sticky", COOPERATIVE))
+    world.fail_over()
+    come_to_rest(world)
+    process_of(world, leader_of(world)).post(contract.RejoinWanted(reason="between two bounces"))
+    world.run_for(SESSION_MS)
+    come_to_rest(world)
+    for name in ("seat-0", "seat-1", "seat-2"):
+        bounce(world, name, (COOPERATIVE,))
+        world.run_for(SESSION_MS)
+    come_to_rest(world)
+    assert world.coordinator.protocol == COOPERATIVE

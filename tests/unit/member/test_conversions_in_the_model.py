@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from harness.classic_driver import parts
-from harness.model_coordinator import ModelCoordinator, Response
+from harness.model_conversion import Response
+from harness.one_group import OneGroup
 
 from spark_kgroup.assignors import assignor
 from spark_kgroup.member import contract
@@ -17,7 +18,7 @@ class Group:
     """A model of a coordinator, and its answers."""
 
     def __init__(self) -> None:
-        self.model = ModelCoordinator(initial_delay_ms=0)
+        self.model = OneGroup(initial_delay_ms=0)
         self.now_ms = 0
         self.answers: list[Response] = []
 
