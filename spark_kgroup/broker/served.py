@@ -1,8 +1,8 @@
 """The one table of what the broker serves: each API, its versions, and its handler.
 
 The versions are those of Apache Kafka 4, from its oldest (KIP-896) to the newest that is laid out in
-`wire.broker_schema`. Each handler says at its head what its versions bring. Clients take the newest version that both
-sides know:
+`wire.broker_schema` and `wire.broker_group_schema`. Each handler says at its head what its versions bring. Clients take
+the newest version that both sides know:
 
 | API | librdkafka 2.16 | kafka-python 3.0 | Java 4.3 | this library |
 |---|---|---|---|---|
@@ -10,7 +10,7 @@ sides know:
 | Fetch | 16 | 12 | 17 | 17 |
 | ListOffsets | 7 | 10 | 10 | 7 |
 | Metadata | 12 | 12 | 12 | 12 |
-| FindCoordinator | 2 | 4 | 5 | 4 |
+| FindCoordinator | 2 | 5 | 5 | 4 |
 | ApiVersions | 3 | 4 | 4 | 3 |
 | CreateTopics | 4 | 7 | 7 | |
 | DeleteTopics | 4 | 6 | 6 | |
@@ -21,6 +21,16 @@ sides know:
 | CreatePartitions | 2 | 3 | 3 | |
 | IncrementalAlterConfigs | 1 | 1 | 1 | |
 | DescribeCluster | | 1 | 1 | |
+| JoinGroup | 5 | 7 | 9 | 9 |
+| SyncGroup | 3 | 5 | 5 | 5 |
+| Heartbeat | 3 | 4 | 4 | 4 |
+| LeaveGroup | 1 | 5 | 5 | 5 |
+| OffsetCommit | 9 | 8 | 9 | 8 |
+| OffsetFetch | 9 | 8 | 9 | 8 |
+| DescribeGroups | 4 | 5 | 5 | 5 |
+| ListGroups | 4 | 5 | 5 | 5 |
+| DeleteGroups | 1 | 2 | 2 | |
+| OffsetDelete | 0 | 0 | 0 | |
 """
 
 from __future__ import annotations
@@ -48,6 +58,7 @@ from spark_kgroup.broker.apis import (
 from spark_kgroup.broker.call import Call, Later
 from spark_kgroup.broker.cluster import Cluster
 from spark_kgroup.model import ErrorCode
+from spark_kgroup.wire.broker_group_schema import GROUP_LAYOUTS
 from spark_kgroup.wire.broker_schema import LAYOUTS, ApiVersionsRequest, ApiVersionsResponse, Layout
 from spark_kgroup.wire.schema import ApiVersion
 
@@ -62,12 +73,12 @@ class Served(NamedTuple):
 
     Attributes:
         layout: its messages, and the versions that are answered.
-        answer: the handler.
+        answer: the handler, or None for requests of groups, which the coordinator answers (`groups`).
         claimed_first: the oldest version that ApiVersions names.
     """
 
     layout: Layout
-    answer: Handler
+    answer: Handler | None
     claimed_first: int
 
 
@@ -95,8 +106,11 @@ _HANDLERS: Final[Mapping[int, Handler]] = {
 
 SERVED: Final[Mapping[int, Served]] = MappingProxyType(
     {
-        key: Served(LAYOUTS[key], handler, 0 if key == PRODUCE else LAYOUTS[key].first)
-        for key, handler in _HANDLERS.items()
+        **{
+            key: Served(LAYOUTS[key], handler, 0 if key == PRODUCE else LAYOUTS[key].first)
+            for key, handler in _HANDLERS.items()
+        },
+        **{key: Served(layout, None, layout.first) for key, layout in GROUP_LAYOUTS.items()},
     }
 )
 """API key -> how it is served."""

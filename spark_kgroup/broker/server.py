@@ -17,8 +17,10 @@ from typing import Any, Final
 from spark_kgroup.broker.broker_clock import Clock
 from spark_kgroup.broker.call import Call, HangUp, Later
 from spark_kgroup.broker.cluster import Cluster, Node
+from spark_kgroup.broker.groups import Groups
 from spark_kgroup.broker.served import API_VERSIONS, SERVED, UNSUPPORTED_VERSION, Served
 from spark_kgroup.broker.waiting import Waiting
+from spark_kgroup.coordinator import CoordinatorConfig
 from spark_kgroup.errors import ProtocolViolation
 from spark_kgroup.wire.codec import RequestHeader, decode_request, decode_request_header, encode_response
 
@@ -56,18 +58,26 @@ class Server:
     Args:
         cluster: the state that all nodes share.
         clock: the time of records and sessions.
+        group_config: settings of all groups.
         host: the address to listen on.
         intercept: sees each request first.
     """
 
     def __init__(
-        self, cluster: Cluster, *, clock: Clock, host: str = LOOPBACK, intercept: Intercept = _answer_nothing
+        self,
+        cluster: Cluster,
+        *,
+        clock: Clock,
+        group_config: CoordinatorConfig,
+        host: str = LOOPBACK,
+        intercept: Intercept = _answer_nothing,
     ) -> None:
         self._cluster = cluster
         self._clock = clock
         self._host = host
         self._intercept = intercept
         self._waiting = Waiting()
+        self._groups = Groups(cluster, clock, group_config)
         self._servers: list[asyncio.Server] = []
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._frames = _Frames(FRAMES_BYTES_MAX)
@@ -91,9 +101,11 @@ class Server:
             server = await asyncio.start_server(self._accept(node_id), self._host, port)
             self._servers.append(server)
             self._cluster.nodes[node_id] = Node(node_id, self._host, server.sockets[0].getsockname()[1], rack)
+        self._groups.start()
 
     async def stop(self) -> None:
         """End all connections, and listen no more."""
+        self._groups.stop()
         for server in self._servers:
             server.close()
         tasks = list(self._connections)
@@ -110,11 +122,15 @@ class Server:
             writer.transport.abort()
 
     def wake(self) -> None:
-        """Wake the requests that wait for a change, AFTER the cluster was changed."""
+        """Wake the requests that wait for a change, and delete offsets of topics, AFTER the cluster was changed."""
         if self._cluster.changed:
             changed = frozenset(self._cluster.changed)
             self._cluster.changed.clear()
             self._waiting.wake(changed)
+        if self._cluster.deleted_topics:
+            deleted = tuple(self._cluster.deleted_topics)
+            self._cluster.deleted_topics.clear()
+            self._groups.delete_topics(deleted)
 
     # ------------------------------------------------------------------------------------------------ connections
 
@@ -185,6 +201,8 @@ class Server:
         )
 
     async def _handled(self, served: Served, request: Any, call: Call, peer: _Peer) -> Any:
+        if served.answer is None:
+            return await self._groups.answer(request, call, peer.is_gone)
         answer = served.answer(self._cluster, request, call)
         self.wake()
         until_s: float | None = None

@@ -20,6 +20,7 @@ from spark_kgroup.broker.cluster import LOG_BYTES_MAX, Cluster
 from spark_kgroup.broker.refusal import Refused
 from spark_kgroup.broker.served import SERVED, Served
 from spark_kgroup.broker.server import LOOPBACK, Server
+from spark_kgroup.coordinator import CoordinatorConfig
 from spark_kgroup.errors import BrokerError, EnvironmentProblem, OptionError
 from spark_kgroup.model import TopicPartition
 
@@ -33,6 +34,10 @@ _START_TIMEOUT_S: Final = 30.0
 """A start takes 10 ms. A machine that needs longer than this for it is out of order."""
 
 
+GROUP_CONFIG: Final = CoordinatorConfig(group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=1_000)
+"""For tests, which are not to wait. `ApacheKafka` has the same in its fixtures."""
+
+
 class RecordedRequest(NamedTuple):
     """A request that the broker got.
 
@@ -41,7 +46,7 @@ class RecordedRequest(NamedTuple):
         version: of the API.
         client_id: from the header.
         node_id: the node that was asked.
-        request: the fields, by Kafka's names (`spark_kgroup.wire.broker_schema`).
+        request: the fields, by Kafka's names (`spark_kgroup.wire.broker_schema`, `broker_group_schema`).
     """
 
     api: str
@@ -64,6 +69,8 @@ class EmbeddedBroker:
         racks: of each node; by default none has one.
         clock: by which records are stamped; a `VirtualClock` is turned by the test.
         auto_create_topics: whether a client that names a topic creates it (Kafka: auto.create.topics.enable).
+        group_config: settings of all groups. By default no rebalance waits for further members, as
+            `group.initial.rebalance.delay.ms` has it for 3 s in Kafka, and a session may be as short as 1 s.
         log_bytes_max: the size of all records, which are in memory. A Produce beyond it is refused.
         host: the address to listen on. Any other than a loopback address lets other machines read and write.
 
@@ -78,6 +85,7 @@ class EmbeddedBroker:
         racks: Sequence[str | None] | None = None,
         clock: Clock | None = None,
         auto_create_topics: bool = False,
+        group_config: CoordinatorConfig = GROUP_CONFIG,
         log_bytes_max: int = LOG_BYTES_MAX,
         host: str = LOOPBACK,
     ) -> None:
@@ -90,7 +98,13 @@ class EmbeddedBroker:
         self.cluster = Cluster(
             cluster_id, new_topic_id=uuid4, auto_create=auto_create_topics, log_bytes_max=log_bytes_max
         )
-        self._server = Server(self.cluster, clock=clock or RealClock(), host=host, intercept=self._intercept)
+        self._server = Server(
+            self.cluster,
+            clock=clock or RealClock(),
+            group_config=group_config,
+            host=host,
+            intercept=self._intercept,
+        )
         self._recorder = _Recorder()
         self._hooks: dict[str, Hook] = {}
         self._delay_ms = 0

@@ -27,6 +27,7 @@ def ask(cluster: Cluster, request: Any, *, version: int | None = None, node: int
     """The handler's answer, in the newest version if none is given."""
     served = SERVED[KEY_OF[type(request)]]
     call = Call(node, served.layout.last if version is None else version, NOW_MS, "client", waited=waited)
+    assert served.answer is not None, "a coordinator answers it"
     return served.answer(cluster, request, call)
 
 

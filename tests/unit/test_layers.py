@@ -32,7 +32,7 @@ ROOMS = {
     | {"clock", "tasks", "rights", "uncollected", "threads", "assignors", "member", "wire", "topic_pattern"},
     "membership": BASE | {"clock", "seat_note", "assignors", "member", "wire", "runtime"},
     "broker": BASE | {"wire", "coordinator"},
-    "testing": BASE | {"threads", "broker"},
+    "testing": BASE | {"threads", "broker", "coordinator"},
     "admin": BASE | {"uncollected", "assignors", "member", "wire", "runtime", "testing", "seat_note", "topic_pattern"},
 }
 PURE_ROOMS = {
@@ -167,7 +167,9 @@ def test_the_group_protocol_knows_neither_spark_nor_arrow(path: Path) -> None:
     assert not (tops - allowed) & {"pyspark", "pyspark_kgroup", "pyarrow", "pandas"}
 
 
-PURE_IN_THE_BROKER = [p for p in modules(ENGINE / "broker") if p.stem not in {"server", "waiting", "broker_clock"}]
+PURE_IN_THE_BROKER = [
+    p for p in modules(ENGINE / "broker") if p.stem not in {"server", "waiting", "groups", "broker_clock"}
+]
 
 
 @pytest.mark.parametrize("path", PURE_IN_THE_BROKER, ids=lambda p: str(p.relative_to(ENGINE)))

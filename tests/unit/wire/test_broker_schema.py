@@ -17,11 +17,14 @@ from unit.wire.test_codec import example, values
 
 from spark_kgroup.errors import ProtocolViolation
 from spark_kgroup.wire import codec
-from spark_kgroup.wire.broker_schema import LAYOUTS, Layout
+from spark_kgroup.wire.broker_group_schema import GROUP_LAYOUTS
+from spark_kgroup.wire.broker_schema import LAYOUTS as OTHER_LAYOUTS
+from spark_kgroup.wire.broker_schema import Layout
 from spark_kgroup.wire.schema import API_OF
 
 st.register_type_strategy(Records, st.binary(max_size=20).map(Records))
 
+LAYOUTS = {**OTHER_LAYOUTS, **GROUP_LAYOUTS}
 EACH = [(layout, version) for layout in LAYOUTS.values() for version in range(layout.first, layout.last + 1)]
 NAMES = [f"{layout.name}-v{version}" for layout, version in EACH]
 
