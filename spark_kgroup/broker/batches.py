@@ -38,6 +38,10 @@ CODEC_MASK, APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 ZSTD: Final = 4
 
 
+class NoSuchBatch(Refused):
+    """There is not exactly one batch of this format in the request. No log is looked at before that."""
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """One batch, and the fields of its head."""
@@ -107,28 +111,31 @@ def produced(raw: bytes | None, *, batch_bytes_max: int, zstd: bool) -> Batch:
         Refused: it is refused.
     """
     if not raw or len(raw) < HEAD_BYTES:
-        raise Refused(ErrorCode.INVALID_RECORD, "there must be exactly one record batch for a partition")
+        raise NoSuchBatch(ErrorCode.INVALID_RECORD, "there must be exactly one record batch for a partition")
     batch = _from_head(raw)
-    _check_frame(raw)
+    _check_frame(raw, batch, zstd=zstd)
     if len(raw) > batch_bytes_max:
         text = f"the batch has {len(raw)} bytes, and max.message.bytes is {batch_bytes_max}"
         raise Refused(ErrorCode.MESSAGE_TOO_LARGE, text)
     (crc,) = _CRC.unpack_from(raw, _CRC_AT)
     if crc != crc32c(memoryview(raw)[_CHECKED_AT:]):
         raise Refused(ErrorCode.CORRUPT_MESSAGE, "the batch has another checksum than its head says")
-    _check_fields(batch, zstd=zstd)
+    _check_fields(batch)
     return batch
 
 
-def _check_frame(raw: bytes) -> None:
+def _check_frame(raw: bytes, batch: Batch, *, zstd: bool) -> None:
     if raw[_MAGIC_AT] != MAGIC:
-        raise Refused(ErrorCode.INVALID_RECORD, f"record batches have format 2, and this one has {raw[_MAGIC_AT]}")
+        raise NoSuchBatch(ErrorCode.INVALID_RECORD, f"record batches have format 2, and this one has {raw[_MAGIC_AT]}")
     (length,) = _LENGTH.unpack_from(raw, _LENGTH_AT)
     if length + _BEFORE_LENGTH_END != len(raw):
-        raise Refused(ErrorCode.INVALID_RECORD, "there must be exactly one record batch for a partition")
+        raise NoSuchBatch(ErrorCode.INVALID_RECORD, "there must be exactly one record batch for a partition")
+    if batch.codec > ZSTD or (batch.codec == ZSTD and not zstd):
+        text = f"codec {batch.codec} is unknown in this version of Produce"
+        raise NoSuchBatch(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, text)
 
 
-def _check_fields(batch: Batch, *, zstd: bool) -> None:
+def _check_fields(batch: Batch) -> None:
     if batch.base_offset != 0:
         raise Refused(
             ErrorCode.INVALID_RECORD, f"the first offset of a produced batch is 0, and not {batch.base_offset}"
@@ -136,10 +143,6 @@ def _check_fields(batch: Batch, *, zstd: bool) -> None:
     if batch.count <= 0 or batch.count != batch.last_offset_delta + 1:
         text = f"the batch claims {batch.count} records and a last offset of {batch.last_offset_delta}"
         raise Refused(ErrorCode.INVALID_RECORD, text)
-    if batch.codec > ZSTD or (batch.codec == ZSTD and not zstd):
-        raise Refused(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {batch.codec} is unknown in this version of Produce"
-        )
     if batch.attributes & CONTROL:
         raise Refused(ErrorCode.INVALID_RECORD, "producers may not write control records")
     if batch.attributes & TRANSACTIONAL:

@@ -78,13 +78,12 @@ class Log:
             return duplicate
         self._producers.check(batch)
         placed = batch.placed(self.end_offset, leader_epoch, append_time_ms)
-        place = Place(placed.base_offset, NO_TIMESTAMP if append_time_ms is None else append_time_ms)
         self._batches.append(placed)
         self._last_offsets.append(placed.last_offset)
         self.bytes += len(placed.raw)
         self.end_offset = placed.last_offset + 1
-        self._producers.appended(batch, place)
-        return place
+        self._producers.appended(placed)
+        return Place(placed.base_offset, NO_TIMESTAMP if append_time_ms is None else append_time_ms)
 
     def begin_epoch(self, epoch: int) -> None:
         """A leader of this epoch begins here. An epoch without records is forgotten (LeaderEpochFileCache.assign)."""

@@ -27,7 +27,8 @@ class Place(NamedTuple):
 
     Attributes:
         base_offset: the offset of its first record.
-        append_time_ms: the timestamp that the append gave its records, or -1 if they have their own.
+        append_time_ms: the timestamp that the append gave its records, or -1 if they have their own. Of a batch that
+            came again it is the largest timestamp in either case, as in Kafka (UnifiedLog.append).
     """
 
     base_offset: int
@@ -74,13 +75,14 @@ class Producers:
             text = f"producer {batch.producer_id} sent sequence {batch.base_sequence}, and {expected} is next"
             raise Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, text)
 
-    def appended(self, batch: Batch, place: Place) -> None:
-        """Remember a batch AFTER it was appended at `place`."""
+    def appended(self, batch: Batch) -> None:
+        """Remember a batch AFTER it was appended. It has its place in the log."""
         if batch.producer_id == NO_PRODUCER:
             return
         producer = self._producers.get(batch.producer_id)
         if producer is None or producer.epoch != batch.producer_epoch:
             producer = self._producers[batch.producer_id] = _Producer(batch.producer_epoch)
+        place = Place(batch.base_offset, batch.max_timestamp_ms)
         producer.batches.append((batch.base_sequence, batch.last_sequence, place))
         self._producers.move_to_end(batch.producer_id)
         if len(self._producers) > PRODUCERS_MAX:

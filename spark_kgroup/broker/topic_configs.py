@@ -1,7 +1,7 @@
 """The settings of topics, with Kafka's defaults (TopicConfig, LogConfig). Pure.
 
-All are kept and described. The broker acts on `max.message.bytes`, `message.timestamp.type` and, when records are to be
-deleted, on `cleanup.policy`.
+All are kept and described. The broker acts on `max.message.bytes`, `message.timestamp.type`,
+`message.timestamp.after.max.ms` and, when records are to be deleted, on `cleanup.policy`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7
 
 MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 TIMESTAMP_TYPE: Final = "message.timestamp.type"
+TIMESTAMP_AFTER_MAX: Final = "message.timestamp.after.max.ms"
 CLEANUP_POLICY: Final = "cleanup.policy"
 
 _LONG_MAX: Final = 2**63 - 1
@@ -56,7 +57,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         "index.interval.bytes": Setting(INT, "4096", most=_INT_MAX),
         "max.compaction.lag.ms": Setting(LONG, str(_LONG_MAX), 1),
         MAX_MESSAGE_BYTES: Setting(INT, "1048588", most=_INT_MAX),
-        "message.timestamp.after.max.ms": Setting(LONG, "3600000"),
+        TIMESTAMP_AFTER_MAX: Setting(LONG, "3600000"),
         "message.timestamp.before.max.ms": Setting(LONG, str(_LONG_MAX)),
         TIMESTAMP_TYPE: Setting(STRING, "CreateTime", allowed=("CreateTime", "LogAppendTime")),
         "min.cleanable.dirty.ratio": Setting(DOUBLE, "0.5", most=1),

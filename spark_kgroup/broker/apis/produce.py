@@ -31,6 +31,9 @@ from spark_kgroup.wire.broker_schema import (
 _ZSTD_SINCE: Final = 7
 _BY_ID_SINCE: Final = 13
 _ACKS: Final = (-1, 0, 1)
+_WITHOUT_START: Final = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_REQUIRED_ACKS)
+"""Errors beside which the start of the log is not told (ReplicaManager.appendToLocalLog)."""
+
 _NO_TRANSACTIONS: Final = "this broker has no transactions"
 
 
@@ -86,6 +89,9 @@ def _appended(
         zstd=call.version >= _ZSTD_SINCE,
     )
     by_append = topic.setting(topic_configs.TIMESTAMP_TYPE) == "LogAppendTime"
+    ahead_ms = batch.max_timestamp_ms - call.now_ms
+    if not by_append and ahead_ms > int(topic.setting(topic_configs.TIMESTAMP_AFTER_MAX)):
+        raise Refused(ErrorCode.INVALID_TIMESTAMP, f"a record is {ahead_ms} ms ahead of the broker's clock")
     place = cluster.append(at, partition, batch, call.now_ms if by_append else None)
     start = partition.log.start_offset
     return PartitionProduceResponse(
@@ -96,16 +102,19 @@ def _appended(
 def _refused(
     data: PartitionProduceData, refusal: Refused, cluster: Cluster | None = None, at: TopicPartition | None = None
 ) -> PartitionProduceResponse:
-    leader = LeaderIdAndEpoch()
-    if cluster is not None and at is not None and refusal.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+    leader, start = LeaderIdAndEpoch(), -1
+    if cluster is not None and at is not None and refusal.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         partition = cluster.partition(*at)
-        leader = LeaderIdAndEpoch(partition.leader, partition.leader_epoch)
+        if refusal.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            leader = LeaderIdAndEpoch(partition.leader, partition.leader_epoch)
+        elif refusal.code not in _WITHOUT_START and not isinstance(refusal, batches.NoSuchBatch):
+            start = partition.log.start_offset
     return PartitionProduceResponse(
         data.partition_index,
         refusal.code,
         -1,
         NO_TIMESTAMP,
-        -1,
+        start,
         error_message=refusal.text or None,
         current_leader=leader,
     )

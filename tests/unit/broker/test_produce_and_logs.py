@@ -97,6 +97,16 @@ def test_a_topic_with_append_time_has_the_brokers_time_and_a_new_checksum(cluste
     assert produce(cluster, "again", batch.raw)[0].error_code == ErrorCode.NONE, "its checksum is right"
 
 
+def test_a_record_may_be_an_hour_ahead_of_the_broker(cluster: Cluster) -> None:
+    """message.timestamp.after.max.ms. With append time the producer's timestamps do not count."""
+    hour_ms = 3_600_000
+    batches = [produced(times_ms=[NOW_MS + hour_ms]), produced(times_ms=[NOW_MS + hour_ms + 1])]
+    assert [one.error_code for one in produce(cluster, "t", *batches)] == [0, ErrorCode.INVALID_TIMESTAMP]
+    cluster.create_topic("l", [[1]], {"message.timestamp.type": "LogAppendTime"})
+    cluster.create_topic("later", [[1]], {"message.timestamp.after.max.ms": "3600001"})
+    assert [one.error_code for name in ("l", "later") for one in produce(cluster, name, batches[1])] == [0, 0]
+
+
 def test_max_message_bytes_of_the_topic_bounds_a_batch(cluster: Cluster) -> None:
     cluster.create_topic("small", [[1]], {"max.message.bytes": "100"})
     codes = [one.error_code for one in produce(cluster, "small", produced([b"x"]), produced([b"x" * 100]))]
@@ -153,6 +163,8 @@ def test_a_batch_that_comes_again_is_stored_once(cluster: Cluster) -> None:
     batches = [sent(0, records=2), sent(2), sent(3), sent(4), sent(5)]
     offsets = [one.base_offset for one in produce(cluster, "t", *batches, *batches)]
     assert offsets == [0, 2, 3, 4, 5] * 2
+    (again,) = produce(cluster, "t", batches[0])
+    assert again.log_append_time_ms == NOW_MS + 1, "the largest timestamp of the batch, as Kafka tells it"
     assert partition_of(cluster, "t").log.end_offset == 6
 
 
