@@ -1,8 +1,8 @@
-"""Kafka's bytes: requests out, responses in, and the other way round for tests, all by the fields of `schema`. No I/O.
+"""Kafka's bytes: requests out, responses in, and for a broker the other way round, by the fields of `schema`. No I/O.
 
 Whatever a broker sends, the reader
 - checks each length against the bytes that are left, before it reads or allocates by it,
-- skips tagged fields (KIP-482: a newer broker may send them in an old version),
+- skips tagged fields that are not laid out (KIP-482: a newer peer may send them in an old version),
 - refuses all else that does not fit as a `ProtocolViolation`.
 The writer writes values of this library, and checks none of them: a number too large is an error of `struct`.
 The tests compare it with kio, a codec of others, in both directions.
@@ -15,12 +15,12 @@ from functools import cache, lru_cache, partial
 from itertools import groupby
 from struct import Struct
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, TypeVar, cast, get_args, get_origin
+from typing import Annotated, Any, Final, NamedTuple, TypeVar, cast, get_args, get_origin
 from uuid import UUID
 
 from spark_kgroup.errors import ProtocolViolation
 from spark_kgroup.model import ErrorCode
-from spark_kgroup.wire.schema import API_OF, ApiVersionsRequest, ApiVersionsRequestV0, Request, Response
+from spark_kgroup.wire.schema import API_OF, ApiVersionsRequest, ApiVersionsRequestV0, On, Request, Response
 
 M = TypeVar("M", bound=tuple[Any, ...])
 
@@ -44,7 +44,7 @@ def encode_request(request: Request, correlation_id: int, client_id: str) -> byt
     _write_text(out, client_id, flexible=False)  # its length is no varint in any version of the header
     if api.flexible:
         out.append(0)  # tagged fields of the header
-    _writer_of(kind, api.flexible)(out, request)
+    _writer_of(kind, _Form(api.flexible, api.version))(out, request)
     _INT32.pack_into(out, 0, len(out) - _INT32.size)
     return bytes(out)
 
@@ -74,36 +74,138 @@ def decode_response(request_type: type[Request], frame: bytes) -> Response:
     cursor.number(_INT32)
     if api.flexible and request_type is not ApiVersionsRequest:
         cursor.skip_tagged_fields()
-    response = _reader_of(api.response, api.flexible)(cursor)
+    response = _reader_of(api.response, _Form(api.flexible, api.version))(cursor)
     if cursor.left:
         raise ProtocolViolation(f"{cursor.left} bytes follow a whole {cursor.what} v{api.version}.")
     return cast("Response", response)
 
 
-def encode_struct(value: tuple[Any, ...], *, flexible: bool) -> bytes:
-    """The bytes of one message, or part of one, without any header."""
-    out = bytearray()
-    _writer_of(type(value), flexible)(out, value)
+class RequestHeader(NamedTuple):
+    """The first fields of every request frame (RequestHeader.json)."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+def decode_request_header(frame: bytes) -> tuple[RequestHeader, int]:
+    """The header of a request frame (without its length), and where it ends: before tagged fields, if it has any.
+
+    Raises:
+        ProtocolViolation: the frame is too short, or its client id is no text.
+    """
+    cursor = _Cursor(frame, "A request")
+    key, version, correlation_id = cursor.numbers(_API)
+    size = cursor.length(False, _INT16)
+    client_id = None if size is None else _read_text(cursor, size)
+    return RequestHeader(key, version, correlation_id, client_id), cursor.at
+
+
+def decode_request(kind: type[M], frame: bytes, at: int, *, version: int, flexible: bool) -> M:
+    """The request in `frame`, whose header (without tagged fields) ends at `at`.
+
+    Bytes after it are ignored, as by Kafka (AbstractRequest.parseRequest): librdkafka 2.16 asks for all topics with a
+    Metadata v12 that has three bytes too many.
+
+    Raises:
+        ProtocolViolation: it is not that request.
+    """
+    cursor = _Cursor(frame, kind.__name__)
+    cursor.at = at
+    if flexible:
+        cursor.skip_tagged_fields()
+    return cast(M, _reader_of(kind, _Form(flexible, version))(cursor))
+
+
+def encode_response(
+    response: tuple[Any, ...], correlation_id: int, *, version: int, flexible: bool, flexible_header: bool
+) -> bytes:
+    """A whole response frame, its 4-byte length first. The header of ApiVersions is never flexible (KIP-511)."""
+    out = bytearray(_INT32.size)
+    out += _INT32.pack(correlation_id)
+    if flexible_header:
+        out.append(0)  # tagged fields of the header
+    _writer_of(type(response), _Form(flexible, version))(out, response)
+    _INT32.pack_into(out, 0, len(out) - _INT32.size)
     return bytes(out)
 
 
-def decode_struct(kind: type[M], raw: bytes, *, flexible: bool) -> M:
+def encode_struct(value: tuple[Any, ...], *, flexible: bool, version: int = 0) -> bytes:
+    """The bytes of one message, or part of one, without any header."""
+    out = bytearray()
+    _writer_of(type(value), _Form(flexible, version))(out, value)
+    return bytes(out)
+
+
+def decode_struct(kind: type[M], raw: bytes, *, flexible: bool, version: int = 0) -> M:
     """One message, or part of one, from `raw`, which may go on after it (a newer version's fields).
 
     Raises:
         ProtocolViolation: `raw` does not hold one.
     """
-    return cast(M, _reader_of(kind, flexible)(_Cursor(raw, kind.__name__)))
+    return cast(M, _reader_of(kind, _Form(flexible, version))(_Cursor(raw, kind.__name__)))
 
 
 # -------------------------------------------------------------------------------------------------- fields' types
 
 
-def _runs(kind: Any) -> Iterable[tuple[str | None, list[tuple[str, Any]]]]:
-    """A struct's (name, type) fields. Those of numbers in a row come together, with their codes in `struct`."""
-    for numbers, run in groupby(fields_of(kind).items(), key=lambda field: _code_of(field[1]) is not None):
-        fields = list(run)
-        yield ("".join(str(_code_of(each)) for _, each in fields) if numbers else None), fields
+class _Form(NamedTuple):
+    """How a message lies in the bytes.
+
+    Attributes:
+        flexible: whether lengths are varints, and each struct ends with tagged fields (KIP-482).
+        version: of the message. It matters to fields with an `On`.
+    """
+
+    flexible: bool
+    version: int
+
+
+class _Field(NamedTuple):
+    """A field of a struct, and its place in the named tuple."""
+
+    place: int
+    name: str
+    type: Any
+    on: On
+
+
+_EVERYWHERE: Final = On()
+
+
+def _runs(kind: Any, version: int) -> Iterable[tuple[str | None, list[_Field]]]:
+    """The fields of a struct that are in their place on the wire.
+
+    Those of numbers in a row come together, with their codes in `struct`.
+    """
+    there = [each for each in _layout(kind) if each.on.tag is None and _has(each, version)]
+    in_a_row = groupby(enumerate(there), key=lambda one: (_code_of(one[1].type) is not None, one[1].place - one[0]))
+    for (numbers, _), run in in_a_row:
+        fields = [field for _, field in run]
+        yield ("".join(str(_code_of(each.type)) for each in fields) if numbers else None), fields
+
+
+def _tagged(kind: Any, version: int) -> list[_Field]:
+    """The tagged fields of a struct, in the order of their tags."""
+    tagged = [each for each in _layout(kind) if each.on.tag is not None and _has(each, version)]
+    return sorted(tagged, key=lambda each: cast(int, each.on.tag))
+
+
+def _has(field: _Field, version: int) -> bool:
+    return field.on.since <= version <= field.on.until
+
+
+def _layout(kind: Any) -> list[_Field]:
+    return [_Field(place, name, *_on(each)) for place, (name, each) in enumerate(fields_of(kind).items())]
+
+
+def _on(annotation: Any) -> tuple[Any, On]:
+    """A field's type without its `On`, and that."""
+    if get_origin(annotation) is not Annotated or not isinstance(on := annotation.__metadata__[-1], On):
+        return annotation, _EVERYWHERE
+    kind, *others = get_args(annotation)[:-1]
+    return (Annotated[kind, *others] if others else kind), on
 
 
 def fields_of(kind: Any) -> dict[str, Any]:
@@ -120,10 +222,11 @@ def _code_of(annotation: Any) -> str | None:
     return None
 
 
-def _form_of_numbers(kind: Any, tagged_fields: str) -> Struct | None:
+def _form_of_numbers(kind: Any, version: int, tagged_fields: str) -> Struct | None:
     """How a struct of nothing but numbers lies in the bytes, and after them the byte that counts its tagged fields."""
-    codes = [code for code, _ in _runs(kind)] if hasattr(kind, "_fields") else []
-    return Struct(f">{codes[0]}{tagged_fields}") if len(codes) == 1 and codes[0] is not None else None
+    runs = list(_runs(kind, version)) if hasattr(kind, "_fields") else []
+    whole = len(runs) == 1 and runs[0][0] is not None and len(runs[0][1]) == len(kind._fields)
+    return Struct(f">{runs[0][0]}{tagged_fields}") if whole else None
 
 
 def _without_none(annotation: Any) -> tuple[Any, bool]:
@@ -140,21 +243,39 @@ _Writer = Callable[[bytearray, Any], None]
 
 
 @cache
-def _writer_of(kind: Any, flexible: bool) -> _Writer:
+def _writer_of(kind: Any, form: _Form) -> _Writer:
     parts: list[_Writer] = []
-    at = 0
-    for codes, fields in _runs(kind):
+    for codes, fields in _runs(kind, form.version):
         if codes is not None:
+            at = fields[0].place
             parts.append(_numbers_writer(Struct(">" + codes), slice(at, at + len(fields))))
         else:
-            parts += [_field_writer(at + i, _value_writer(each, flexible)) for i, (_, each) in enumerate(fields)]
-        at += len(fields)
+            parts += [_field_writer(each.place, _value_writer(each.type, form)) for each in fields]
+    if form.flexible:
+        parts.append(_tags_writer(kind, form))
 
     def write(out: bytearray, value: Any) -> None:
         for write_part in parts:
             write_part(out, value)
-        if flexible:
-            out.append(0)  # tagged fields
+
+    return write
+
+
+def _tags_writer(kind: Any, form: _Form) -> _Writer:
+    """Writes the tagged fields that have another value than their default (KIP-482)."""
+    tagged = [(each, _value_writer(each.type, form)) for each in _tagged(kind, form.version)]
+    if not tagged:
+        return lambda out, _: out.append(0)
+
+    def write(out: bytearray, struct: Any) -> None:
+        there = [(field, write_value) for field, write_value in tagged if struct[field.place] != field.on.default]
+        _write_varint(out, len(there))
+        for field, write_value in there:
+            content = bytearray()
+            write_value(content, struct[field.place])
+            _write_varint(out, cast(int, field.on.tag))
+            _write_varint(out, len(content))
+            out += content
 
     return write
 
@@ -173,37 +294,40 @@ def _field_writer(place: int, write_value: _Writer) -> _Writer:
     return write
 
 
-def _value_writer(annotation: Any, flexible: bool) -> _Writer:
+def _value_writer(annotation: Any, form: _Form) -> _Writer:
     kind, nullable = _without_none(annotation)
     if get_origin(kind) is tuple:
-        return _array_writer(get_args(kind)[0], flexible)
+        return _array_writer(get_args(kind)[0], form)
+    if (code := _code_of(kind)) is not None:
+        number = Struct(">" + code)
+        return lambda out, value: out.extend(number.pack(value))
     if kind is UUID:
         return _write_uuid
     if kind is str:
-        return partial(_write_text, flexible=flexible)
+        return partial(_write_text, flexible=form.flexible)
     if kind is bytes:
-        return partial(_write_bytes, flexible=flexible)
-    write_struct = _writer_of(kind, flexible)
+        return partial(_write_bytes, flexible=form.flexible)
+    write_struct = _writer_of(kind, form)
     return partial(_write_nullable, write_struct) if nullable else write_struct
 
 
-def _array_writer(element: Any, flexible: bool) -> _Writer:
-    write_elements = _elements_writer(element, flexible)
+def _array_writer(element: Any, form: _Form) -> _Writer:
+    write_elements = _elements_writer(element, form)
 
     def write(out: bytearray, values: Sequence[Any] | None) -> None:
-        _write_length(out, None if values is None else len(values), flexible, _INT32)
+        _write_length(out, None if values is None else len(values), form.flexible, _INT32)
         if values:
             write_elements(out, values)
 
     return write
 
 
-def _elements_writer(element: Any, flexible: bool) -> _Writer:
+def _elements_writer(element: Any, form: _Form) -> _Writer:
     if (code := _code_of(element)) is not None:
         return lambda out, values: out.extend(_numbers(code, len(values)).pack(*values))
-    if (form := _form_of_numbers(element, "x" if flexible else "")) is not None:
-        return lambda out, values: out.extend(b"".join([form.pack(*each) for each in values]))
-    write_one = _value_writer(element, flexible)
+    if (numbers := _form_of_numbers(element, form.version, "x" if form.flexible else "")) is not None:
+        return lambda out, values: out.extend(b"".join([numbers.pack(*each) for each in values]))
+    write_one = _value_writer(element, form)
 
     def write(out: bytearray, values: Sequence[Any]) -> None:
         for each in values:
@@ -245,7 +369,10 @@ def _write_length(out: bytearray, length: int | None, flexible: bool, form: Stru
     if not flexible:
         out += form.pack(-1 if length is None else length)
         return
-    value = 0 if length is None else length + 1
+    _write_varint(out, 0 if length is None else length + 1)
+
+
+def _write_varint(out: bytearray, value: int) -> None:
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7
@@ -320,23 +447,61 @@ _Part = Callable[[_Cursor, list[Any]], None]
 
 
 @cache
-def _reader_of(kind: Any, flexible: bool) -> _Reader:
+def _reader_of(kind: Any, form: _Form) -> _Reader:
     parts: list[_Part] = []
-    for codes, fields in _runs(kind):
+    places: list[int] = []
+    for codes, fields in _runs(kind, form.version):
+        places += [each.place for each in fields]
         if codes is not None:
             parts.append(_numbers_reader(Struct(">" + codes)))
         else:
-            parts += [_field_reader(_value_reader(name, each, flexible)) for name, each in fields]
+            parts += [_field_reader(_value_reader(each.name, each.type, form)) for each in fields]
+    if len(places) < len(fields_of(kind)):
+        return _partial_reader(kind, form, parts, places)
 
     def read(cursor: _Cursor) -> Any:
         values: list[Any] = []
         for read_part in parts:
             read_part(cursor, values)
-        if flexible:
+        if form.flexible:
             cursor.skip_tagged_fields()
         return tuple.__new__(kind, values)
 
     return read
+
+
+def _partial_reader(kind: Any, form: _Form, parts: list[_Part], places: list[int]) -> _Reader:
+    """Reads a struct of which some fields are absent in this version, or tagged: those begin with their defaults."""
+    defaults = [each.on.default for each in _layout(kind)]
+    tagged = {
+        each.on.tag: (each.place, _value_reader(each.name, each.type, form)) for each in _tagged(kind, form.version)
+    }
+
+    def read(cursor: _Cursor) -> Any:
+        found: list[Any] = []
+        for read_part in parts:
+            read_part(cursor, found)
+        values = list(defaults)
+        for place, value in zip(places, found, strict=True):
+            values[place] = value
+        if form.flexible:
+            _read_tagged_fields(cursor, tagged, values)
+        return tuple.__new__(kind, values)
+
+    return read
+
+
+def _read_tagged_fields(cursor: _Cursor, known: dict[int | None, tuple[int, _Reader]], values: list[Any]) -> None:
+    for _ in range(cursor.varint()):
+        tag, size = cursor.varint(), cursor.varint()
+        if tag not in known:
+            cursor.take(size)
+            continue
+        place, read_value = known[tag]
+        end = cursor.at + size
+        values[place] = read_value(cursor)
+        if cursor.at != end:
+            raise ProtocolViolation(f"{cursor.what} has a tagged field {tag} that is not as long as it claims.")
 
 
 def _numbers_reader(form: Struct) -> _Part:
@@ -353,23 +518,26 @@ def _field_reader(read_value: _Reader) -> _Part:
     return read
 
 
-def _value_reader(name: str, annotation: Any, flexible: bool) -> _Reader:
+def _value_reader(name: str, annotation: Any, form: _Form) -> _Reader:
     kind, nullable = _without_none(annotation)
     read_content: Callable[[_Cursor, int], Any]
     if kind is UUID:
         return _read_uuid
+    if (code := _code_of(kind)) is not None:
+        number = Struct(">" + code)
+        return lambda cursor: cursor.number(number)
     if get_origin(kind) is tuple:
-        size, read_content = _INT32, _elements_reader(name, get_args(kind)[0], flexible)
+        size, read_content = _INT32, _elements_reader(name, get_args(kind)[0], form)
     elif kind is str:
         size, read_content = _INT16, _read_text
     elif kind is bytes:
         size, read_content = _INT32, _Cursor.take
     else:
-        read_struct = _reader_of(kind, flexible)
+        read_struct = _reader_of(kind, form)
         return partial(_read_nullable, read_struct) if nullable else read_struct
 
     def read(cursor: _Cursor) -> Any:
-        length = cursor.length(flexible, size)
+        length = cursor.length(form.flexible, size)
         if length is not None:
             return read_content(cursor, length)
         if not nullable:
@@ -379,28 +547,29 @@ def _value_reader(name: str, annotation: Any, flexible: bool) -> _Reader:
     return read
 
 
-def _elements_reader(name: str, element: Any, flexible: bool) -> Callable[[_Cursor, int], tuple[Any, ...]]:
+def _elements_reader(name: str, element: Any, form: _Form) -> Callable[[_Cursor, int], tuple[Any, ...]]:
     """Reads so many elements of the array `name`."""
     if (code := _code_of(element)) is not None:
         return lambda cursor, count: cursor.numbers(_numbers(code, count))
-    read_one = _value_reader(name, element, flexible)
+    read_one = _value_reader(name, element, form)
 
     def read(cursor: _Cursor, count: int) -> tuple[Any, ...]:
         return tuple([read_one(cursor) for _ in range(count)])
 
-    form = _form_of_numbers(element, "B" if flexible else "")
-    if form is None:
+    numbers = _form_of_numbers(element, form.version, "B" if form.flexible else "")
+    if numbers is None:
         return read
 
-    end = -1 if flexible else None
+    end = -1 if form.flexible else None
 
     def read_numbers(cursor: _Cursor, count: int) -> tuple[Any, ...]:
         """Many at once: the partitions of a large topic are structs of numbers, mostly without tagged fields."""
         found: list[Any] = []
         while (some := min(count - len(found), _ELEMENTS_AT_ONCE)) > 0:
             start = cursor.at
-            rows = list(form.iter_unpack(cursor.take(some * form.size))) if some * form.size <= cursor.left else []
-            if rows and not (flexible and any(row[-1] for row in rows)):
+            size = some * numbers.size
+            rows = list(numbers.iter_unpack(cursor.take(size))) if size <= cursor.left else []
+            if rows and not (form.flexible and any(row[-1] for row in rows)):
                 found += [tuple.__new__(element, row[:end]) for row in rows]
             else:
                 cursor.at = start

@@ -5,8 +5,9 @@ Python's spelling, and a struct whose name there is not its own, as `Member`, ha
 by the fields' types: both directions are here, so that a test can be the broker. Error codes are numbers, as brokers
 send them: `spark_kgroup.model.ErrorCode` names those that we know.
 
-Tagged fields (KIP-482) are not laid out, and `codec` skips them. Of these versions only the answer to ApiVersions has
-any: the cluster's features, which this library does not use.
+Tagged fields (KIP-482) of these versions are not laid out, and `codec` skips them: only the answer to ApiVersions has
+any, the cluster's features, which this library does not use. A message that is laid out in several versions at once,
+as the broker's are (`broker_schema`), says by an `On` for each field where that field is.
 """
 
 # Not `from __future__ import annotations`: the codec looks at the types themselves, which costs a start no evaluation.
@@ -21,6 +22,22 @@ Int16 = Annotated[int, "h"]
 Int32 = Annotated[int, "i"]
 Int64 = Annotated[int, "q"]
 """Whole numbers, with their codes in `struct`. A `UUID | None` has 16 bytes, all of them zero for None."""
+
+
+class On(NamedTuple):
+    """Where a field is on the wire, as `Annotated[str, On(until=12)]`: Kafka's `versions` and `tag`.
+
+    Attributes:
+        since: the first version that has the field.
+        until: the last version that has it.
+        default: its value where it is absent. A tagged field with this value is not written.
+        tag: the number of a tagged field, or None for a field in its place.
+    """
+
+    since: int = 0
+    until: int = 32_767
+    default: Any = None
+    tag: int | None = None
 
 
 # ------------------------------------------------------------------------------------------------ ApiVersions

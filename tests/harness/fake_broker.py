@@ -51,7 +51,7 @@ def on_a_loop(scenario: Callable[P, Awaitable[None]]) -> Callable[P, None]:
             gc.collect()  # sockets that were not closed say so now, and errors that were not looked at
         finally:
             gc.unfreeze()
-        assert not unseen
+        assert not unseen, unseen
 
     return test
 

@@ -37,6 +37,8 @@ class Batch:
     last_offset: int | None = None
     count: int | None = None
     producer_id: int = -1
+    producer_epoch: int = 0
+    base_sequence: int = 0
     attributes: int = 0
     leader_epoch: int = 0
     append_time_ms: int | None = None
@@ -63,8 +65,8 @@ class Batch:
             times[0],
             max(times) if self.append_time_ms is None else self.append_time_ms,
             self.producer_id,
-            0,
-            0,
+            self.producer_epoch,
+            self.base_sequence,
             len(self.records) if self.count is None else self.count,
         )
         checked += payload

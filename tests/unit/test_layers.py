@@ -31,7 +31,8 @@ ROOMS = {
     "runtime": BASE
     | {"clock", "tasks", "rights", "uncollected", "threads", "assignors", "member", "wire", "topic_pattern"},
     "membership": BASE | {"clock", "seat_note", "assignors", "member", "wire", "runtime"},
-    "testing": BASE | {"threads"},
+    "broker": BASE | {"wire", "coordinator"},
+    "testing": BASE | {"threads", "broker", "coordinator"},
     "admin": BASE | {"uncollected", "assignors", "member", "wire", "runtime", "testing", "seat_note", "topic_pattern"},
 }
 PURE_ROOMS = {
@@ -161,8 +162,20 @@ def test_a_room_imports_only_rooms_below_it(path: Path) -> None:
 
 @pytest.mark.parametrize("path", CORE, ids=lambda p: str(p.relative_to(ROOT)))
 def test_the_group_protocol_knows_neither_spark_nor_arrow(path: Path) -> None:
+    """The embedded broker decompresses a batch by PyArrow, which it imports for the first one alone."""
     tops = {name.split(".")[0] for name in imports(path)}
-    assert not tops & {"pyspark", "pyspark_kgroup", "pyarrow", "pandas"}
+    allowed = {"pyarrow"} if path == ENGINE / "broker" / "record_times.py" else set()
+    assert not (tops - allowed) & {"pyspark", "pyspark_kgroup", "pyarrow", "pandas"}
+
+
+PURE_IN_THE_BROKER = [
+    p for p in modules(ENGINE / "broker") if p.stem not in {"server", "waiting", "groups", "broker_clock"}
+]
+
+
+@pytest.mark.parametrize("path", PURE_IN_THE_BROKER, ids=lambda p: str(p.relative_to(ENGINE)))
+def test_the_state_of_the_embedded_broker_knows_no_world(path: Path) -> None:
+    assert not {name.split(".")[0] for name in imports(path)} & WORLDLY
 
 
 @pytest.mark.parametrize("path", [p for p in CORE if room_of(p) in PURE_ROOMS], ids=lambda p: str(p.relative_to(ROOT)))

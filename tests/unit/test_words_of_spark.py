@@ -39,6 +39,8 @@ deeds are entry points, and the query of a URL."""
 def test_the_group_s_side_has_no_word_of_spark_s(path: Path) -> None:
     name = path.relative_to(PACKAGE).as_posix()
     found = {word[0].lower() for word in OF_SPARK.finditer(path.read_text())}
+    if name.startswith("broker/"):
+        found -= {"batch", "batches"}  # of records: that room has no other ones
     assert found <= ALLOWED.get(name, set())
 
 
