@@ -49,7 +49,7 @@ class GroupCoordinator:
 
     @property
     def groups(self) -> Mapping[str, ClassicGroup]:
-        """All groups by name, to look at."""
+        """All groups by name, to look at: a view that stays true."""
         return MappingProxyType(self._shard.groups)
 
     @property
@@ -73,7 +73,7 @@ class GroupCoordinator:
         A group that has more members than it may have rebalances, so that the last to join find no room.
         """
         shard = self._begin(now_ms)
-        shard.groups = {group.name: group for group in shard.durable.load(now_ms)}
+        shard.groups.update((group.name, group) for group in shard.durable.load(now_ms))
         for group in shard.groups.values():
             for member in group.members.values():
                 shard.renew(group, member)

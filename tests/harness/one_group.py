@@ -9,7 +9,7 @@ a `ModelConversion` has it, whose last record is where the next coordinator star
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
@@ -113,6 +113,7 @@ class OneGroup:
         for record in self._records:
             coordinator.apply(record)
         coordinator.start(now_ms)
+        self._groups = coordinator.groups
         return coordinator
 
     # ------------------------------------------------------------------------------------------------- requests
@@ -139,6 +140,7 @@ class OneGroup:
 
     def _carry_out(self, effects: Iterable[Effect]) -> None:
         answers: list[tuple[Asked, schema.Response]] = []
+        before = len(self._records)
         for effect in effects:
             match effect:
                 case Append(records=records):
@@ -149,6 +151,8 @@ class OneGroup:
                     del self._asked[effect.token]
         events = [(asked.reply, _as_event(asked.request, response)) for asked, response in answers]
         self._note_participation([event for _, event in events if isinstance(event, contract.JoinResponse)])
+        if len(self._records) > before:
+            self._persisted = {key: replace(each) for key, each in self._participation.items()}
         for reply, event in events:
             reply(event)
 
@@ -198,12 +202,13 @@ class OneGroup:
             return
         self._participation = {key: replace(each) for key, each in self._persisted.items()}
         self._coordinator = self._start(now_ms)
+        self._seen = self.generation
 
     # ---------------------------------------------------------------------------------------------- to look at
 
     @property
     def _group(self) -> ClassicGroup | None:
-        return self._coordinator.groups.get(GROUP)
+        return self._groups.get(GROUP)
 
     @property
     def members(self) -> Mapping[str, Member | ConvertedMember]:
@@ -281,22 +286,23 @@ class OneGroup:
     def _participation_of(self, member: ClassicMember) -> Participation:
         return self._participation.setdefault(member.instance_id or member.member_id, Participation())
 
-    def _note_participation(self, joined: Iterable[contract.JoinResponse]) -> None:
+    def _note_participation(self, joined: Sequence[contract.JoinResponse]) -> None:
         """Who took part in a generation that was formed just now. The replacement of a member at rest does, too."""
         group = self._group
         if group is None:
             return
+        formed = group.generation > self._seen
+        if not formed and not joined:
+            return
         ids = {each.member_id for each in joined if each.error == ErrorCode.NONE}
         replaced = {each.member_id for each in joined if not each.error and not each.request.identity.member_id}
-        formed, self._seen = group.generation > self._seen, group.generation
+        self._seen = group.generation
         for member in group.members.values():
             each = self._participation_of(member)
             if member.member_id in (ids if formed else replaced):
                 each.took_part_in = group.generation
             elif formed:
                 each.missed = group.generation
-        if self._records and group.state in (State.STABLE, State.EMPTY):
-            self._persisted = {key: replace(each) for key, each in self._participation.items()}
 
     # ----------------------------------------------------------------------------------------------- conversion
 

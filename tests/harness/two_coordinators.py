@@ -22,8 +22,10 @@ from itertools import count
 from random import Random
 from typing import Any, Final, Self
 
+import pytest
+
 from spark_kgroup.coordinator import Answer, CoordinatorConfig, Dropped, Effect, GroupCoordinator, Received
-from spark_kgroup.coordinator.classic_group import ClassicGroup, place_in_java_map
+from spark_kgroup.coordinator.classic_group import ClassicGroup, ClassicMember, place_in_java_map
 from spark_kgroup.errors import WireError
 from spark_kgroup.model import NO_GENERATION, ErrorCode, Subscription
 from spark_kgroup.wire import schema
@@ -49,8 +51,11 @@ BROKER_PROPERTIES: Final = {
 """The same settings, for the broker. Groups have one coordinator, which is there before the first script."""
 
 TOPIC: Final = "compared"
-ANSWER_S: Final = 20.0
-"""How long Kafka may take for an answer that ours has given."""
+ID_S: Final = 20.0
+"""How long Kafka may take until it tells the member id that it made."""
+
+LATE_S: Final = 0.5
+"""How long after ours Kafka's answer, or its group's change, may come: less than any time that the scripts wait for."""
 
 CLOSE_MS: Final = 250
 """A timer that fires within this time is waited for before the next request: which of the two comes first is open."""
@@ -166,7 +171,7 @@ class Script:
 
     async def _learn_id(self, request: schema.JoinGroupRequest, task: asyncio.Task[Any]) -> None:
         """Wait until Kafka tells the member id that it made: in its answer, or in a description of the group."""
-        deadline_s = time.monotonic() + ANSWER_S
+        deadline_s = time.monotonic() + ID_S
         while time.monotonic() < deadline_s:
             await asyncio.wait([task], timeout=0.01)
             found = {task.result().member_id} if task.done() else set()
@@ -197,9 +202,9 @@ class Script:
             match effect:
                 case Answer(token=int(token), response=ours):
                     actor, task = self._waiting.pop(token)
-                    done, _ = await asyncio.wait([task], timeout=ANSWER_S)
+                    done, _ = await asyncio.wait([task], timeout=LATE_S)
                     if not done:
-                        raise Different(f"{token}: Kafka does not answer, ours: {ours}")
+                        raise Different(f"{token}: Kafka does not answer now, ours: {ours}")
                     self._same(token, task.result(), ours)
                     self._hear(actor, token, ours)
                 case Dropped(token=int(token)):
@@ -211,7 +216,7 @@ class Script:
                 raise Different(f"{token}: ours does not answer, Kafka: {task.result()}")
 
     async def _same_group(self) -> None:
-        deadline_s = time.monotonic() + ANSWER_S
+        deadline_s = time.monotonic() + LATE_S
         while True:
             kafka, ours = _ordered(await self._described_by_kafka()), _ordered(self._described_by_ours())
             if kafka == ours:
@@ -461,6 +466,25 @@ async def await_coordinator(address: Address) -> None:
             await asyncio.sleep(0.05)
 
 
-def first_in_java_map(candidates: Iterable[str]) -> str | None:
-    """The member that Kafka elects among few."""
-    return min(candidates, key=place_in_java_map, default=None)
+def elect_as_java(patch: pytest.MonkeyPatch) -> None:
+    """Have our coordinator elect the first member in the order of Java's HashMap, as Kafka does.
+
+    Members in one bucket are in the order in which they were put there. A replacement is put there anew.
+    """
+    put: dict[str, int] = {}
+    add, replace = ClassicGroup.add, ClassicGroup.replace
+
+    def noted_add(group: ClassicGroup, member: ClassicMember, protocol_type: str) -> None:
+        put[member.member_id] = len(put)
+        add(group, member, protocol_type)
+
+    def noted_replace(group: ClassicGroup, old: ClassicMember, new_id: str) -> ClassicMember:
+        put[new_id] = len(put)
+        return replace(group, old, new_id)
+
+    def first(candidates: Iterable[str]) -> str | None:
+        return min(candidates, key=lambda each: (place_in_java_map(each), put[each]), default=None)
+
+    patch.setattr(ClassicGroup, "add", noted_add)
+    patch.setattr(ClassicGroup, "replace", noted_replace)
+    patch.setattr(ClassicGroup, "elected", staticmethod(first))

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 from harness.fake_broker import on_a_loop
-from harness.two_coordinators import BROKER_PROPERTIES, TOPIC, Script, Undecided, await_coordinator, first_in_java_map
+from harness.two_coordinators import BROKER_PROPERTIES, TOPIC, Script, Undecided, await_coordinator, elect_as_java
 
 from spark_kgroup.coordinator import ANSWERED
-from spark_kgroup.coordinator.classic_group import ClassicGroup
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.wire import schema
 from spark_kgroup.wire.address import Address, parse_bootstrap
@@ -38,7 +37,7 @@ def address() -> Iterator[Address]:
 
 @pytest.fixture(autouse=True)
 def _leaders_as_in_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ClassicGroup, "elected", staticmethod(first_in_java_map))
+    elect_as_java(monkeypatch)
 
 
 async def decided(address: Address, seed: int, play: Callable[[Script], Awaitable[None]]) -> str:
