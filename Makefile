@@ -13,6 +13,7 @@ FRAMES ?= 1000000
 ANSWERS ?= 1000000
 FIRST ?= 0
 SEEDS ?= 2000
+SCRIPTS ?= 240
 RECORD_BATCHES ?= 10000000
 CASES ?= 200000
 
@@ -41,7 +42,7 @@ SOURCES    := $(shell find spark_kgroup datasource -name '*.py' -o -name 'kgroup
 # of processes, each of which would compile our sources again, and pytest rewrites the asserts of 440 modules.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lint docs format test test-unit simulate simulate-boundaries test-wheel fuzz mutants test-kafka interop test-spark \
+.PHONY: help setup lint docs format test test-unit simulate simulate-boundaries compare test-wheel fuzz mutants test-kafka interop test-spark \
   test-consumer-protocol test-versions test-all test-fallback test-fallback-reads test-fallback-queries chaos soak bench bench-assign bench-seats bench-sessions bench-scale bench-tasks wheel native-hashes release lock demo clean
 
 help:  ## show the targets
@@ -98,6 +99,10 @@ simulate: setup  ## SEEDS=100000 simulated groups under each protocol; FIRST=7 S
 simulate-boundaries: setup  ## SEEDS=10000 simulated queries: their boundaries, and the seats of their executors
 	KGROUP_SIMULATION_SEEDS=$(SEEDS) $(BIN)/pytest -q -x \
 	  tests/unit/datasource/driver/test_boundary_world.py tests/unit/datasource/driver/test_seats_world.py
+
+compare: setup  ## SCRIPTS=1000 random scripts of group requests, to a real Kafka and to our coordinator; FIRST=7 SCRIPTS=1 for one
+	KGROUP_COMPARED_FIRST=$(FIRST) KGROUP_COMPARED_SCRIPTS=$(SCRIPTS) $(BIN)/pytest -q -x \
+	  tests/kafka/test_coordinator_against_kafka.py
 
 test-wheel: setup  ## the wheel, built twice: all platforms' decoders in it, the same bytes
 	$(BIN)/pytest $(PYTEST) $(or $(TESTS),tests/packaging)

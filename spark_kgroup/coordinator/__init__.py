@@ -24,16 +24,16 @@ How a broker, or a simulation, runs one::
    offsets. So a restart is a replay. A restart forgets the rest, as Kafka's does: parked requests, member ids that no
    JoinGroup has used, and a rebalance that is not complete.
 4. *Time.* `now_ms` is in milliseconds since 1970, by a clock that never goes back: timestamps in records outlive a
-   process. The coordinator keeps its timers as data (`timers`: key -> instant), and `tick` fires those that are due. An
-   early or a needless `tick` does nothing. After each call the next deadline may be another one.
-5. *Ids.* `new_id` makes the random part of a member id. Nothing in this package is random, reads a clock, or waits.
+   process. The coordinator keeps its timers as data (`timers`: key -> instant), and `tick` fires those that are due. A
+   `tick` before the next deadline has no effect. After each call the next deadline may be another one.
+5. *Ids.* `new_id` makes the random part of a member id. This package has no random source, no clock and no wait.
 6. *Other calls.* `delete_topics(names)`: the broker deleted these topics, and their offsets go. `resign()`: another
    broker coordinates from now on; all parked requests are answered with NOT_COORDINATOR, and the caller answers later
    requests so without asking the coordinator.
 
-The caller checks what is not a group's business (KafkaApis): whether the user may, whether the version is one of
-`versions`, and whether the partitions of an OffsetCommit or OffsetDelete exist (UNKNOWN_TOPIC_OR_PARTITION for those
-that do not; the others go to the coordinator).
+The caller makes the checks of KafkaApis: the user's rights, the version (one of `versions`), and that the partitions of
+an OffsetCommit or OffsetDelete exist. Those that do not are answered with UNKNOWN_TOPIC_OR_PARTITION by the caller, and
+only the rest of the request comes here.
 
 Sources: Kafka's `group-coordinator` (GroupCoordinatorService, GroupMetadataManager, OffsetMetadataManager,
 ClassicGroup), KIP-134 (initial delay), KIP-345 (static members), KIP-394 (MEMBER_ID_REQUIRED), KIP-496 (OffsetDelete),

@@ -63,7 +63,7 @@ class ClassicMember:
         return next(each.metadata for each in self.protocols if each.name == protocol)
 
     def take_over(self, request: JoinGroupRequest) -> None:
-        """Take what a further JoinGroup says (ClassicGroup.updateMember)."""
+        """Take the protocols and timeouts of a further JoinGroup (ClassicGroup.updateMember)."""
         self.protocols = request.protocols
         self.rebalance_timeout_ms = request.rebalance_timeout_ms
         self.session_timeout_ms = request.session_timeout_ms

@@ -18,7 +18,7 @@ class CoordinatorConfig:
 
     Attributes:
         group_initial_rebalance_delay_ms: how long an empty group waits for further members (KIP-134).
-        group_min_session_timeout_ms, group_max_session_timeout_ms: bounds of what a JoinGroup may ask for.
+        group_min_session_timeout_ms, group_max_session_timeout_ms: bounds of a member's session timeout.
         group_max_size: members of one group at most.
         offset_metadata_max_bytes: longest text beside a committed offset. Kafka counts its characters.
         offsets_retention_minutes: how long offsets outlive their group's last member, or their commit.

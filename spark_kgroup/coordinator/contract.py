@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from spark_kgroup.coordinator.records import Record
 from spark_kgroup.wire import schema
@@ -61,7 +60,8 @@ class Dropped:
 Effect = Append | Answer | Dropped
 
 
-class SessionTimer(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SessionTimer:
     """Fires when a member's session is over (GroupMetadataManager.classicGroupHeartbeatKey).
 
     The member may be one that has its id and has not joined with it yet.
@@ -71,20 +71,24 @@ class SessionTimer(NamedTuple):
     member_id: str
 
 
-class JoinTimer(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class JoinTimer:
     """Fires when a rebalance goes on without the members that have not joined (classicGroupJoinKey)."""
 
     group: str
 
 
-class SyncTimer(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SyncTimer:
     """Fires when members that have not sent SyncGroup are removed (classicGroupSyncKey)."""
 
     group: str
 
 
-class ExpiryTimer(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ExpiryTimer:
     """Fires when expired offsets and empty groups are removed (GroupCoordinatorShard.cleanupGroupMetadata)."""
 
 
+# Classes, not named tuples: those of two kinds with the same fields would be equal.
 TimerKey = SessionTimer | JoinTimer | SyncTimer | ExpiryTimer

@@ -64,7 +64,7 @@ class GroupCoordinator:
     # ------------------------------------------------------------------------------------------ start and end
 
     def apply(self, record: Record) -> None:
-        """Take one record of the log, BEFORE `start`: what an earlier coordinator appended."""
+        """Take one record that an earlier coordinator appended. Call it BEFORE `start`."""
         self._shard.durable.apply(record)
 
     def start(self, now_ms: int) -> list[Effect]:

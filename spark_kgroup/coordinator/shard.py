@@ -59,7 +59,7 @@ class Durable:
 
 
 class Shard:
-    """What one coordinator has (Kafka: GroupCoordinatorShard). Handlers are functions of it and of a group.
+    """All state of one coordinator (Kafka: GroupCoordinatorShard). Handlers are functions of it and of a group.
 
     Attributes:
         groups: all groups by name, with the state that a restart forgets.
