@@ -31,7 +31,7 @@ from spark_kgroup.wire.broker_schema import (
 _ZSTD_SINCE: Final = 7
 _BY_ID_SINCE: Final = 13
 _ACKS: Final = (-1, 0, 1)
-_WITHOUT_START: Final = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_REQUIRED_ACKS)
+_WITHOUT_START: Final = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE)
 """Errors beside which the start of the log is not told (ReplicaManager.appendToLocalLog)."""
 
 _NO_TRANSACTIONS: Final = "this broker has no transactions"
@@ -69,15 +69,16 @@ def _partition(
     cluster: Cluster, topic: Topic, data: PartitionProduceData, request: ProduceRequest, call: Call
 ) -> PartitionProduceResponse:
     at = TopicPartition(topic.name, data.partition_index)
+    there: Partition | None = None
     try:
         if request.acks not in _ACKS:
             raise Refused(ErrorCode.INVALID_REQUIRED_ACKS)
         if request.transactional_id is not None:
             raise Refused(ErrorCode.INVALID_TXN_STATE, _NO_TRANSACTIONS)
-        partition = cluster.led(call.node_id, *at)
-        return _appended(cluster, topic, at, partition, data, call)
+        there = cluster.partition(*at)
+        return _appended(cluster, topic, at, cluster.led(call.node_id, *at), data, call)
     except Refused as refusal:
-        return _refused(data, refusal, cluster, at)
+        return _refused(data, refusal, there)
 
 
 def _appended(
@@ -99,16 +100,13 @@ def _appended(
     )
 
 
-def _refused(
-    data: PartitionProduceData, refusal: Refused, cluster: Cluster | None = None, at: TopicPartition | None = None
-) -> PartitionProduceResponse:
+def _refused(data: PartitionProduceData, refusal: Refused, there: Partition | None = None) -> PartitionProduceResponse:
+    """The answer beside an error, with the leader or the start of the log where Kafka tells them."""
     leader, start = LeaderIdAndEpoch(), -1
-    if cluster is not None and at is not None and refusal.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        partition = cluster.partition(*at)
-        if refusal.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            leader = LeaderIdAndEpoch(partition.leader, partition.leader_epoch)
-        elif refusal.code not in _WITHOUT_START and not isinstance(refusal, batches.NoSuchBatch):
-            start = partition.log.start_offset
+    if there is not None and refusal.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        leader = LeaderIdAndEpoch(there.leader, there.leader_epoch)
+    elif there is not None and refusal.code not in _WITHOUT_START and not isinstance(refusal, batches.NoSuchBatch):
+        start = there.log.start_offset
     return PartitionProduceResponse(
         data.partition_index,
         refusal.code,

@@ -21,8 +21,10 @@ from spark_kgroup.coordinator import ANSWERED
 from spark_kgroup.model import ErrorCode
 from spark_kgroup.testing import EmbeddedBroker, VirtualClock
 from spark_kgroup.wire import broker_group_schema as any_version
-from spark_kgroup.wire import schema
+from spark_kgroup.wire import messages, schema
+from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.broker_group_schema import GROUP_LAYOUTS
+from spark_kgroup.wire.connection import Connection
 
 
 def fill(broker: EmbeddedBroker, topic: str, *, partitions: int, each: int) -> None:
@@ -161,8 +163,8 @@ async def test_our_own_members_share_a_topic_and_hand_partitions_over() -> None:
         await asyncio.to_thread(broker.stop)
 
 
-def _started() -> EmbeddedBroker:
-    broker = EmbeddedBroker()
+def _started(nodes: int = 1) -> EmbeddedBroker:
+    broker = EmbeddedBroker(nodes=nodes)
     broker.start()
     broker.create_topic("t", partitions=4)
     return broker
@@ -215,6 +217,23 @@ def test_commits_and_deletions_of_partitions_that_do_not_exist_do_not_reach_the_
     assert group_messages.with_unknown(delete, nothing).topics == (("none", ((0, 3),)),)
     refused = schema.OffsetDeleteResponse(ErrorCode.GROUP_ID_NOT_FOUND, 0, ())
     assert group_messages.with_unknown(delete, refused) == refused
+
+
+@on_a_loop
+async def test_the_first_node_coordinates_and_another_one_has_no_groups() -> None:
+    broker = await asyncio.to_thread(_started, 2)
+    try:
+        async with Group.connect(broker.bootstrap_servers, group="g", topics=["t"], instance_ids=["a"]) as group:
+            await anext(group.events())
+            listed = []
+            for node in broker.cluster.nodes.values():
+                async with await Connection.open(Address(node.host, node.port), client_id="me") as connection:
+                    answer = await connection.call(messages.list_groups())
+                    assert isinstance(answer, schema.ListGroupsResponse)
+                    listed.append([one.group_id for one in answer.groups])
+            assert listed == [["g"], []]
+    finally:
+        await asyncio.to_thread(broker.stop)
 
 
 COMMITTED = any_version.OffsetCommitRequestTopic("t", (any_version.OffsetCommitRequestPartition(0, 1, -1, None),))

@@ -130,7 +130,9 @@ def test_unknown_topics_and_partitions(cluster: Cluster) -> None:
 
 
 def test_acks(cluster: Cluster) -> None:
-    assert produce(cluster, "t", produced(), acks=2)[0].error_code == ErrorCode.INVALID_REQUIRED_ACKS
+    for partition in (0, 9):
+        said = produce(cluster, "t", produced(), partition=partition, acks=2)
+        assert said[0].error_code == ErrorCode.INVALID_REQUIRED_ACKS
     no_topic = ProduceRequest(None, 0, 0, (TopicProduceData("none", None, ()),))
     assert ask(cluster, no_topic, version=12) is None
     with pytest.raises(HangUp):
@@ -257,6 +259,7 @@ def test_a_fetch_waits_for_bytes_and_no_longer_than_it_may(cluster: Cluster) -> 
     assert fetched(cluster, "t", wait_ms=500, waited=True).records == b""
     size = filled(cluster, batches=1)
     assert fetched(cluster, "t", wait_ms=500).records
+    assert fetched(cluster, "t", wait_ms=500, min_bytes=size).records
     assert not hasattr(fetch(cluster, "t", wait_ms=500, min_bytes=size + 1), "responses")
     assert fetched(cluster, "t", wait_ms=0, min_bytes=size + 1).records
 
