@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from harness.waiting import wait_for
 
 from spark_kgroup.broker.batches import Batch
@@ -78,9 +78,15 @@ def test_a_hook_sees_requests_answers_them_or_hangs_up() -> None:
     with EmbeddedBroker() as broker:
         broker.on("Metadata", other_cluster)
         consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"})
-        found = wait_for(lambda: consumer.list_topics(timeout=30), "metadata")
-        assert found.cluster_id in ("another cluster", broker.cluster.cluster_id)
-        wait_for(lambda: consumer.list_topics(timeout=30).cluster_id == broker.cluster.cluster_id, "the cluster itself")
+
+        def cluster_id() -> str:
+            try:
+                return str(consumer.list_topics(timeout=30).cluster_id)
+            except KafkaException:  # the broker hung up on it
+                return ""
+
+        # The answer in between may be one to a look of librdkafka's own.
+        wait_for(lambda: cluster_id() == broker.cluster.cluster_id, "the cluster itself")
         assert len(seen) >= 3
         broker.on("Metadata", None)
         count = len(seen)
