@@ -9,7 +9,8 @@ from spark_kgroup.coordinator.records import Record
 from spark_kgroup.wire import schema
 
 Token = Hashable
-"""The caller's name of a request, such as a connection and a correlation id. No two waiting requests may share one."""
+"""The caller's name of a request, such as a connection and a correlation id: never None, and never that of another
+request that waits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@
 | DeleteGroups | 0-2 | as Kafka | as Kafka |
 
 Clients that negotiate them (2026): Kafka's Java client takes the newest, kafka-python JoinGroup v7, librdkafka and
-aiokafka v5. A request of an older version is widened to the class with all fields before it comes here.
+aiokafka v5. A request of an older version is widened to the class with all fields before it comes here, and
+its answer is narrowed: LeaveGroup before v3 has one member, whose error is the answer's own.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ class OneGroup:
         else:
             heard: list[schema.Response] = []
             message = messages.offset_commit(GROUP, identity, offsets or {TopicPartition("orders", 0): 0})
-            for effect in self._coordinator.receive(Received(message, 8, "dynamic", "/simulated", None), now_ms):
+            for effect in self._coordinator.receive(Received(message, 8, "dynamic", "/simulated", 0), now_ms):
                 match effect:
                     case Append(records=records):
                         self._records += records
