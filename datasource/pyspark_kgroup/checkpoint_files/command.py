@@ -181,9 +181,12 @@ def _of_kgroup(end: BatchEnd, source: int | None) -> int:
         return found[0]
     if source in found:
         return source
-    kinds = (
-        f"Of its sources (0 to {len(end.offsets) - 1}), kgroup's are: {listed(found, str)}."
-        if found
-        else ("It has no source of kgroup's.")
+    if not found:
+        raise CheckpointError(
+            f"No source of kgroup's has finished batch {end.batch}. If the query was changed from another format and "
+            "has not gone beyond its last batch, that format goes on from there without an export."
+        )
+    raise CheckpointError(
+        f"Which source of the checkpoint is to be exported? Of 0 to {len(end.offsets) - 1}, kgroup's are: "
+        f"{listed(found, str)}. Name one with --source."
     )
-    raise CheckpointError(f"Which source of the checkpoint is to be exported? {kinds} Name one with --source.")
