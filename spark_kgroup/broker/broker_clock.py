@@ -78,7 +78,7 @@ class VirtualClock:
         return self._now_ms
 
     def advance(self, by_ms: int) -> None:
-        """Turn the clock forward: sessions end, and whatever else was to happen meanwhile happens now.
+        """Turn the clock forward: each alarm up to the new time goes off, so sessions end.
 
         Raises:
             ValueError: `by_ms` is negative.

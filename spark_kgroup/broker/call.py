@@ -1,4 +1,4 @@
-"""What a handler is told about a request beside its fields, and how it says that the answer comes later."""
+"""The circumstances of one request, and an answer that comes later."""
 
 from __future__ import annotations
 

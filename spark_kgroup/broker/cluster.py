@@ -145,7 +145,7 @@ class Cluster:
             configs: the settings that differ from the defaults.
 
         Raises:
-            Refused: there is such a topic, or something about the new one is invalid.
+            Refused: there is such a topic, or the name, a number or a setting is invalid.
         """
         self.check_new_topic(name, assignment, configs or {})
         set_configs = {key: text for key, text in (configs or {}).items() if text is not None}

@@ -110,7 +110,7 @@ class Log:
     def truncate(self, offset: int) -> None:
         """End at `offset`, or at the start of the batch that holds it: a leader came that has no more.
 
-        What producers have written is forgotten, as after a restart from an older snapshot.
+        The sequence numbers of producers are forgotten, as after a restart from an older snapshot.
 
         Raises:
             Refused: the log begins after it, or ends before it.

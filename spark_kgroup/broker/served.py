@@ -1,4 +1,4 @@
-"""The one table of what the broker serves: each API, its versions, and its handler.
+"""The one table of APIs: each with its versions and its handler.
 
 The versions are those of Apache Kafka 4, from its oldest (KIP-896) to the newest that is laid out in
 `wire.broker_schema` and `wire.broker_group_schema`. Each handler says at its head what its versions bring. Clients take

@@ -31,7 +31,7 @@ class Waiting:
         Args:
             partitions: see above.
             until_s: the latest time, by the loop's clock.
-            is_gone: whether the client has left: then there is nothing to wait for.
+            is_gone: whether the client has left, which ends the wait.
         """
         event = asyncio.Event()
         waited_for = frozenset(partitions)

@@ -1,20 +1,24 @@
 """`EmbeddedBroker` as a test uses it: topics, recorded requests, hooks, faults, a clock that is turned."""
 
+import asyncio
 import time
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from harness.waiting import wait_for
 
 from spark_kgroup.broker.batches import Batch
 from spark_kgroup.broker.call import HangUp
-from spark_kgroup.errors import BrokerError, OptionError
+from spark_kgroup.errors import BrokerError, Disconnected, OptionError
 from spark_kgroup.model import ErrorCode
 from spark_kgroup.testing import EmbeddedBroker, VirtualClock
 from spark_kgroup.testing import embedded_broker as module
 from spark_kgroup.testing.embedded_broker import RecordedRequest
+from spark_kgroup.wire import messages, schema
+from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.broker_schema import MetadataResponse
+from spark_kgroup.wire.connection import Connection
 
 
 def send(broker: EmbeddedBroker, topic: str, *values: bytes, partition: int = 0) -> list[int]:
@@ -66,6 +70,15 @@ def test_requests_are_recorded_and_the_oldest_are_forgotten(monkeypatch: pytest.
         assert all(len(str(one)) < 2_000 for one in broker.requests)
 
 
+async def cluster_named_by(broker: EmbeddedBroker) -> str | None:
+    """The cluster id in the answer to a Metadata request, over a connection of its own."""
+    node = broker.cluster.nodes[1]
+    async with await Connection.open(Address(node.host, node.port), client_id="me") as connection:
+        answer = await connection.call(messages.metadata([]))
+        assert isinstance(answer, schema.MetadataResponse)
+        return answer.cluster_id
+
+
 def test_a_hook_sees_requests_answers_them_or_hangs_up() -> None:
     seen: list[RecordedRequest] = []
 
@@ -77,22 +90,14 @@ def test_a_hook_sees_requests_answers_them_or_hangs_up() -> None:
 
     with EmbeddedBroker() as broker:
         broker.on("Metadata", other_cluster)
-        consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"})
-
-        def cluster_id() -> str:
-            try:
-                return str(consumer.list_topics(timeout=30).cluster_id)
-            except KafkaException:  # the broker hung up on it
-                return ""
-
-        # The answer in between may be one to a look of librdkafka's own.
-        wait_for(lambda: cluster_id() == broker.cluster.cluster_id, "the cluster itself")
-        assert len(seen) >= 3
+        with pytest.raises(Disconnected):
+            asyncio.run(cluster_named_by(broker))
+        assert asyncio.run(cluster_named_by(broker)) == "another cluster"
+        assert asyncio.run(cluster_named_by(broker)) == broker.cluster.cluster_id
+        assert [(one.api, one.client_id) for one in seen] == [("Metadata", "me")] * 3
         broker.on("Metadata", None)
-        count = len(seen)
-        consumer.list_topics(timeout=30)
-        assert len(seen) == count
-        consumer.close()
+        assert asyncio.run(cluster_named_by(broker)) == broker.cluster.cluster_id
+        assert len(seen) == 3
         with pytest.raises(OptionError, match="has no API 'Metedata'"):
             broker.on("Metedata", other_cluster)
 
