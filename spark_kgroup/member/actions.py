@@ -277,9 +277,13 @@ class Actions(StateMachine[MemberConfig, State, Timer]):
         return [contract.Send(request=request)]
 
     def _schedule_heartbeat(self, now_ms: int) -> None:
-        """An interval from now, or as late as the session allows while others hear for this member."""
+        """An interval from now, or as late as the session allows while others hear for this member.
+
+        A member that waits for an answer does not rest, so that it asks on as soon as it has one.
+        """
         rest_ms = max(self.config.heartbeat_interval_ms, self.config.session_timeout_ms // BEATS_IN_SESSION_AT_REST)
-        self._timers[Timer.HEARTBEAT] = now_ms + self._pacing.heartbeat_ms(rest_ms if self._rests() else None)
+        rests = self._heartbeats.awaited is None and self._rests()
+        self._timers[Timer.HEARTBEAT] = now_ms + self._pacing.heartbeat_ms(rest_ms if rests else None)
 
     def _rebalance(self, reason: str, now_ms: int) -> Effects:
         """Take part in the next generation as soon as the rebalance protocol allows.

@@ -1,11 +1,12 @@
 """The seats of one process hear of their group together, and not each by heartbeats of its own.
 
 *At rest two seats hear for all.* A coordinator tells every member of a classic group alike that the group rebalances.
-So the first two seats of a generation send a heartbeat each interval, and the others only as often as their session
-takes (`ClassicMember`, *rests*). What such a seat hears late concerns it alone: that another process has taken its seat
-and no seat of the two that beat.
+So two seats of a generation, the sentinels, send a heartbeat each interval, and the others only as often as their
+session takes (`ClassicMember`, *rests*). What such a seat hears late concerns it alone: that another process has taken
+its seat and no sentinel's.
 
-*When one of the two joins, or loses its connection, all ask.* The same when any other seat does:
+*When a seat joins, or loses its connection, all ask.* The same when other seats become the sentinels, which were
+resting until then:
 
 1. The first seat of a new group is alone in its first generation. 2. The other seats join, and the coordinator keeps
 them waiting until the first one has joined, too. 3. That one would hear of it at its next heartbeat, up to an interval
@@ -52,6 +53,9 @@ class Neighbours:
         self._heartbeat_interval_ms = heartbeat_interval_ms
         self._news = asyncio.Event()
         self._disturbed = False
+        self._generation = NO_GENERATION
+        self._sentinels: list[Seat] = []
+        """Of `_generation`. They were in touch with the coordinator when they were chosen."""
 
     def on_join_sent(self) -> None:
         """A seat has asked for the next generation."""
@@ -67,35 +71,26 @@ class Neighbours:
 
         A group of type consumer has no leader, and tells each of its classic members something else.
         """
-        if not seat.machine.leader_id:
-            return False
-        sentinels = self._sentinels(seat.machine.identity.generation)
-        return len(sentinels) == _SENTINELS and seat not in sentinels
-
-    def _sentinels(self, generation: int) -> list[Seat]:
-        now_ms = monotonic_ms()
-        beating = (
-            seat
-            for seat in self._sessions.values()
-            if seat.machine.identity.generation == generation and seat.machine.in_touch(now_ms)
-        )
-        return list(islice(beating, _SENTINELS))
+        same = bool(seat.machine.leader_id) and seat.machine.identity.generation == self._generation
+        return same and len(self._sentinels) == _SENTINELS and seat not in self._sentinels
 
     async def run(self) -> None:
         """Look a few times after the last news, and each interval whether two seats still beat, until cancelled."""
         while True:
-            if not await self._news_within(self._heartbeat_interval_ms):
-                self._watch_sentinels()
-                continue
-            wait_ms = 0
-            while wait_ms < self._heartbeat_interval_ms:
-                wait_ms = NEIGHBOURS_ASK_AFTER_MS if self._news.is_set() else 2 * wait_ms
-                self._news.clear()
-                if not await self._news_within(wait_ms) and (self._disturbed or self._joins_are_sent()):
-                    self._have_them_ask()
-            # A seat that could not send its join by now, for its connection is lost, is not awaited for longer.
-            if any(seat.machine.awaits_join for seat in self._sessions.values()):
+            if await self._news_within(self._heartbeat_interval_ms):
+                await self._follow_news()
+            self._choose_sentinels()
+
+    async def _follow_news(self) -> None:
+        wait_ms = 0
+        while wait_ms < self._heartbeat_interval_ms:
+            wait_ms = NEIGHBOURS_ASK_AFTER_MS if self._news.is_set() else 2 * wait_ms
+            self._news.clear()
+            if not await self._news_within(wait_ms) and (self._disturbed or self._joins_are_sent()):
                 self._have_them_ask()
+        # A seat that could not send its join by now, for its connection is lost, is not awaited for longer.
+        if any(seat.machine.awaits_join for seat in self._sessions.values()):
+            self._have_them_ask()
 
     async def _news_within(self, wait_ms: int) -> bool:
         try:
@@ -104,11 +99,23 @@ class Neighbours:
         except TimeoutError:
             return False
 
-    def _watch_sentinels(self) -> None:
-        """A broker that hangs leaves connections open: all seats find that out together, not one after the other."""
-        machines = [seat.machine for seat in self._sessions.values()]
-        newest = max((each.identity.generation for each in machines if each.leader_id), default=NO_GENERATION)
-        if len(machines) > _SENTINELS and newest != NO_GENERATION and len(self._sentinels(newest)) < _SENTINELS:
+    def _choose_sentinels(self) -> None:
+        """Choose the first two seats of the newest generation that are in touch with the coordinator.
+
+        If they are others than before, all seats ask: those that were chosen rest until then. And if a broker hangs,
+        which leaves connections open, all seats find that out together.
+        """
+        seats = list(self._sessions.values())
+        members = [seat.machine for seat in seats if seat.machine.in_generation and seat.machine.leader_id]
+        newest = max((machine.identity.generation for machine in members), default=NO_GENERATION)
+        now_ms = monotonic_ms()
+        in_touch = (
+            seat for seat in seats if seat.machine.identity.generation == newest and seat.machine.in_touch(now_ms)
+        )
+        chosen = list(islice(in_touch, _SENTINELS))
+        others = newest == self._generation and chosen != self._sentinels
+        self._generation, self._sentinels = newest, chosen
+        if others and len(seats) > _SENTINELS:
             self._have_them_ask()
 
     def _joins_are_sent(self) -> bool:

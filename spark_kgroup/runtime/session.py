@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 _TICK: Final = contract.Tick()
 
 _TOGETHER_MS: Final = 250
-"""Timers of many seats that are due within this time fire at one moment, so that their heartbeats share a packet (ours:
+"""Heartbeats of many seats that are due within this time are sent at one moment, so that they share a packet (ours:
 late by at most a tenth of the wait)."""
 
 Observer = Callable[["Session", contract.Notice], None]
@@ -125,7 +125,10 @@ class Session:
             await self._stop()
 
     def _set_alarm(self) -> None:
-        """Have the machine woken at its next timer. One that is far away may be late, together with other seats'."""
+        """Have the machine woken at its next timer. A heartbeat that is far away may be late, with other seats'.
+
+        A machine in touch with its coordinator has a heartbeat to send before any deadline.
+        """
         at_ms = self.machine.next_wakeup_at_ms()
         if at_ms == self._alarm_for_ms:
             return
@@ -133,7 +136,9 @@ class Session:
         if at_ms is None:
             return
         self._alarm_for_ms = at_ms
-        late_ms = -at_ms % _TOGETHER_MS if at_ms - monotonic_ms() >= 10 * _TOGETHER_MS else 0
+        now_ms = monotonic_ms()
+        waits = at_ms - now_ms >= 10 * _TOGETHER_MS and self.machine.in_touch(now_ms)
+        late_ms = -at_ms % _TOGETHER_MS if waits else 0
         self._alarm = asyncio.get_running_loop().call_at((at_ms + late_ms) / 1000, self._wake)
 
     def _stop_alarm(self) -> None:

@@ -16,7 +16,7 @@ from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import ClientSettings, GroupSettings, ProtocolSettings
 from spark_kgroup.wire.address import parse_bootstrap
 
-SETTLING_S = 10
+SETTLING_S = 15
 """From the last share on, until seats have beaten often enough to rest, and brokers have written their logs."""
 
 REST_S = 60

@@ -142,6 +142,15 @@ def test_a_member_at_rest_that_was_refused_asks_again_after_an_interval() -> Non
     assert isinstance(request_in(driver.after(HEARTBEAT_MS)), contract.HeartbeatRequest)
 
 
+def test_a_member_that_waits_for_an_answer_does_not_rest() -> None:
+    driver = Driver(session_ms=LONG_SESSION_MS).into(State.STABLE)
+    driver.after(HEARTBEAT_MS)
+    driver.rests = True
+    assert driver.after(HEARTBEAT_MS) == []
+    driver.answer_beat()
+    assert isinstance(request_in(driver.after(HEARTBEAT_MS)), contract.HeartbeatRequest)
+
+
 def test_a_member_is_in_touch_while_its_last_heartbeat_is_answered_within_an_interval() -> None:
     driver = Driver().into(State.STABLE)
     assert driver.machine.in_touch(driver.now_ms)

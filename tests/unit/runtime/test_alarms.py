@@ -32,9 +32,9 @@ class Clock:
         self.cancelled += 1
 
 
-def with_timer(due_at_ms: int | None) -> Session:
+def with_timer(due_at_ms: int | None, *, in_touch: bool = True) -> Session:
     session = session_of(None)
-    session.machine = SimpleNamespace(next_wakeup_at_ms=lambda: due_at_ms)
+    session.machine = SimpleNamespace(next_wakeup_at_ms=lambda: due_at_ms, in_touch=lambda _: in_touch)
     return session
 
 
@@ -57,6 +57,16 @@ def test_a_timer_that_is_far_away_waits_for_others_of_its_quarter_of_a_second(
         clock = Clock(monkeypatch)
         with_timer(NOW_MS + wait_ms)._set_alarm()
         assert clock.set_for_ms == [NOW_MS + wait_ms + late_ms]
+
+    scenario()
+
+
+def test_a_deadline_is_kept_by_a_machine_that_is_not_in_touch(monkeypatch: pytest.MonkeyPatch) -> None:
+    @on_a_loop
+    async def scenario() -> None:
+        clock = Clock(monkeypatch)
+        with_timer(NOW_MS + 2_500, in_touch=False)._set_alarm()
+        assert clock.set_for_ms == [NOW_MS + 2_500]
 
     scenario()
 

@@ -9,7 +9,7 @@ from harness.fake_broker import on_a_loop, until
 
 from spark_kgroup.member import contract
 from spark_kgroup.member.machine import Machine
-from spark_kgroup.model import NO_GENERATION, MemberIdentity
+from spark_kgroup.model import MemberIdentity
 from spark_kgroup.runtime.neighbours import Neighbours
 
 INTERVAL_MS = 200
@@ -52,6 +52,8 @@ def of(*seats: Seat, interval_ms: int = INTERVAL_MS) -> Neighbours:
 
 def resting(*seats: Seat) -> list[bool]:
     neighbours = of(*seats)
+    assert not any(map(neighbours.hear_for, seats)), "no seat rests before two were chosen that beat"
+    neighbours._choose_sentinels()
     return [neighbours.hear_for(seat) for seat in seats]
 
 
@@ -70,18 +72,47 @@ def test_a_seat_out_of_touch_beats_for_no_other() -> None:
 
 
 def test_seats_of_an_earlier_generation_hear_for_themselves() -> None:
-    before = _in(6)
-    assert resting(Seat(), Seat(identity=before), Seat(), Seat(), Seat(identity=before)) == [
-        False,
-        False,
-        False,
-        True,
-        False,
-    ]
+    seats = Seat(), Seat(identity=_in(6)), Seat(), Seat(), Seat(identity=_in(6))
+    assert resting(*seats) == [False, False, False, True, False]
 
 
-def test_no_seat_rests_in_a_group_of_type_consumer_which_has_no_leader() -> None:
-    assert resting(*(Seat(leader_id="") for _ in range(4))) == [False] * 4
+def test_no_seat_rests_and_none_is_asked_in_a_group_of_type_consumer_which_has_no_leader() -> None:
+    seats = [Seat(leader_id="") for _ in range(4)]
+    assert resting(*seats) == [False] * 4
+    neighbours = of(*seats)
+    neighbours._choose_sentinels()
+    seats[0].member.answered = False
+    neighbours._choose_sentinels()
+    assert [seat.asked for seat in seats] == [0] * 4
+
+
+def test_all_seats_ask_when_others_take_the_place_of_the_two() -> None:
+    """They rested until then, and would ask only later. The same when the two are back."""
+    seats = [Seat() for _ in range(6)]
+    neighbours = of(*seats)
+    neighbours._choose_sentinels()
+    neighbours._choose_sentinels()
+    assert [seat.asked for seat in seats] == [0] * 6
+    seats[0].member.answered = seats[1].member.answered = False
+    neighbours._choose_sentinels()
+    assert [neighbours.hear_for(seat) for seat in seats] == [True, True, False, False, True, True]
+    assert [seat.asked for seat in seats] == [1] * 6
+    seats[0].member.answered = seats[1].member.answered = True
+    neighbours._choose_sentinels()
+    assert [neighbours.hear_for(seat) for seat in seats] == [False, False, True, True, True, True]
+    assert [seat.asked for seat in seats] == [2] * 6
+
+
+def test_no_seat_is_asked_because_of_a_new_generation_in_which_none_rests_yet() -> None:
+    seats = [Seat() for _ in range(4)]
+    neighbours = of(*seats)
+    neighbours._choose_sentinels()
+    for seat in seats:
+        seat.member.identity = _in(8)
+    assert not any(map(neighbours.hear_for, seats))
+    neighbours._choose_sentinels()
+    assert [neighbours.hear_for(seat) for seat in seats] == [False, False, True, True]
+    assert [seat.asked for seat in seats] == [0] * 4
 
 
 def running(scenario: Callable[[Neighbours, list[Seat]], Awaitable[None]], *seats: Seat) -> None:
@@ -122,26 +153,11 @@ def test_all_seats_ask_when_one_loses_its_connection() -> None:
     running(scenario, Seat(), Seat(), Seat())
 
 
-def test_all_seats_ask_when_a_heartbeat_of_the_two_is_not_answered_in_time() -> None:
-    async def scenario(_: Neighbours, seats: list[Seat]) -> None:
-        await until(lambda: all(seat.asked for seat in seats))
-
-    running(scenario, Seat(answered=False), Seat(answered=False), Seat(answered=False), Seat())
-
-
-def test_seats_at_rest_are_left_alone() -> None:
-    looks = 0
-
+def test_the_two_are_looked_at_each_interval() -> None:
     async def scenario(neighbours: Neighbours, seats: list[Seat]) -> None:
-        watch = neighbours._watch_sentinels
+        await until(lambda: neighbours.hear_for(seats[3]))
+        seats[1].member.answered = False
+        await until(lambda: all(seat.asked for seat in seats))
+        assert [neighbours.hear_for(seat) for seat in seats] == [False, True, False, True]
 
-        def counted() -> None:
-            nonlocal looks
-            looks += 1
-            watch()
-
-        neighbours._watch_sentinels = counted  # type: ignore[method-assign]
-        await until(lambda: looks >= 3)
-        assert [seat.asked for seat in seats] == [0, 0, 0, 0]
-
-    running(scenario, Seat(), Seat(), Seat(), Seat(identity=_in(NO_GENERATION)))
+    running(scenario, Seat(), Seat(), Seat(), Seat())
