@@ -20,7 +20,7 @@ from pyspark_kgroup.admission import HAS_ADMISSION_CONTROL
 from pyspark_kgroup.checkpoint_files.command import export_files, show_files
 from pyspark_kgroup.checkpoint_files.files import LocalFiles, checksum_of
 from pyspark_kgroup.checkpoint_files.hadoop_files import HadoopFiles
-from pyspark_kgroup.offsets.kafka_offset import KafkaOffset
+from pyspark_kgroup.offsets.checkpoint import Checkpoint, Owned, Period, Topic
 from spark_kgroup.admin.cli import app
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.testing import ApacheKafka
@@ -161,7 +161,12 @@ def test_a_checkpoint_behind_a_file_system_of_hadoop_s_is_exported_as_on_this_di
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """With the checksums that Spark looks at."""
-    offset = KafkaOffset({TopicPartition("t", 0): 5}).checkpoint(("t",), {}).to_json()
+    period = Period(topic_id="id", start=0, seat="g-0", generation=1)
+    offset = Checkpoint(
+        owned={TopicPartition("t", 0): Owned(period=period, position=5)},
+        topics={"t": Topic(topic_id="id", first_sight=1)},
+        group="g",
+    ).to_json()
     text = "\n".join(["v1", "{}", json.dumps(offset)]).encode()
     for name, content in {"offsets/7": text, "commits/7": b"v1\n{}"}.items():
         LocalFiles(tmp_path).write(name, content)

@@ -15,7 +15,7 @@ from pyspark_kgroup.checkpoint_files.files import Files, LocalFiles
 from pyspark_kgroup.checkpoint_files.offset_log import BatchEnd, CheckpointFolder
 from pyspark_kgroup.errors import CheckpointError
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
-from pyspark_kgroup.offsets.kafka_offset import KafkaOffset, exported, without_position
+from pyspark_kgroup.offsets.kafka_offset import KafkaOffset, exported, not_owned
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.peer_words import listed
 
@@ -130,7 +130,7 @@ def export(*, folder: str, settings: Mapping[str, str], source: int | None, dry_
         (`backup`, null in a dry run).
 
     Raises:
-        CheckpointError: a batch is unfinished, the query runs, or the offset has no position of a partition.
+        CheckpointError: a batch is unfinished, the query runs, or it does not own a partition.
     """
     with _files_at(folder, settings) as files:
         return export_files(files, source, dry_run=dry_run)
@@ -143,11 +143,11 @@ def export_files(root: Files, source: int | None, *, dry_run: bool) -> dict[str,
     number = _of_kgroup(end, source)
     checkpoint = _offset(end, number)
     assert isinstance(checkpoint, Checkpoint), "it was chosen so"
-    if missing := without_position(checkpoint):
+    if missing := not_owned(checkpoint):
         raise CheckpointError(
-            f"Another member of the group reads {listed(missing, str)}, so this checkpoint has no position there, and "
-            'format("kafka") would read from the beginning. Stop the other members, run this query until it has read '
-            "these partitions, too, and try again."
+            f"When batch {end.batch} ended, this query did not own {listed(missing, str)}: another member of the group "
+            "may have read on there, and this checkpoint does not say how far. Stop the other members, run this query "
+            "until it has read these partitions, too, and try again."
         )
     offset = exported(checkpoint)
     if not offset.positions:

@@ -97,11 +97,13 @@ def hadoop_files(uri: str, settings: Mapping[str, str]) -> Iterator[Files]:
     builder = SparkSession.builder.appName("kgroup checkpoint").master("local[1]").config("spark.ui.enabled", "false")
     for setting, value in settings.items():
         builder = builder.config(setting, value)
-    spark = builder.getOrCreate()
+    spark = None
     try:
+        spark = builder.getOrCreate()
         yield HadoopFiles(spark, uri)
     except (Py4JError, PySparkException) as problem:
         reason = str(getattr(problem, "java_exception", problem)).splitlines()[0]
         raise EnvironmentProblem(f"Spark cannot reach {uri} ({reason}): give settings of it with --conf.") from None
     finally:
-        spark.stop()
+        if spark is not None:
+            spark.stop()

@@ -27,7 +27,7 @@ class KafkaOffset:
     """One offset of `format("kafka")`.
 
     Attributes:
-        positions: partition -> the next offset to read. There is one at least.
+        positions: partition -> the next offset to read. None of a query that has seen no partition yet.
     """
 
     positions: Mapping[TopicPartition, int]
@@ -39,13 +39,13 @@ class KafkaOffset:
             return None
         positions: dict[TopicPartition, int] = {}
         for topic, offsets in raw.items():
-            if not (_is_name(topic) and isinstance(offsets, Mapping)):
+            if not (_is_name(topic) and isinstance(offsets, Mapping) and offsets):
                 return None
             for partition, offset in offsets.items():
                 if not (_is_partition(partition) and type(offset) is int and 0 <= offset < 2**63):
                     return None
                 positions[TopicPartition(topic, int(partition))] = offset
-        return KafkaOffset(positions) if positions else None
+        return KafkaOffset(positions)
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object that `format("kafka")` reads, with sorted topics and partitions."""
@@ -97,26 +97,26 @@ def _is_partition(key: object) -> bool:
 
 
 def exported(checkpoint: Checkpoint) -> KafkaOffset:
-    """The positions of a query of kgroup, from which `format("kafka")` goes on.
+    """The positions of a query of kgroup in the partitions that it owns, from which `format("kafka")` goes on.
 
     Topics that are not subscribed any more are left out: `format("kafka")` would take them for deleted ones.
     """
-    positions = {**checkpoint.lost, **{tp: owned.position for tp, owned in checkpoint.owned.items()}}
-    return KafkaOffset({tp: at for tp, at in positions.items() if not _has_left(checkpoint, tp.topic)})
+    owned = checkpoint.owned.items()
+    return KafkaOffset({tp: held.position for tp, held in owned if not _has_left(checkpoint, tp.topic)})
 
 
-def without_position(checkpoint: Checkpoint) -> list[TopicPartition]:
-    """The partitions, in order, of which the checkpoint says no position that counts.
+def not_owned(checkpoint: Checkpoint) -> list[TopicPartition]:
+    """The known partitions of subscribed topics, in order, that the query does not own.
 
-    Another member of the group has them, or had them from the beginning, or no leader has answered for them yet.
-    `format("kafka")` would read them from their beginning.
+    Another member of the group may read on where this query has stopped, or had them from the beginning, or no leader
+    has answered for them yet: the checkpoint does not say where `format("kafka")` would have to go on. Partitions that
+    were added later are known only if a seat of the query had them.
     """
     known = {
         TopicPartition(name, number) for name, topic in checkpoint.topics.items() for number in range(topic.first_sight)
     }
-    known |= {*checkpoint.given_up, *checkpoint.unstarted}
-    there = [tp for tp in known if not _has_left(checkpoint, tp.topic)]
-    return sorted(set(there) - checkpoint.owned.keys() - checkpoint.lost.keys())
+    known |= {*checkpoint.lost, *checkpoint.given_up, *checkpoint.unstarted}
+    return sorted({tp for tp in known if not _has_left(checkpoint, tp.topic)} - checkpoint.owned.keys())
 
 
 def _has_left(checkpoint: Checkpoint, topic: str) -> bool:

@@ -48,7 +48,7 @@ class KafkaOffsets:
         log.warning(
             'This query goes on from the checkpoint of format("kafka"), as group %r: %s.%s',
             self._options.group_id,
-            join(positions),
+            join(positions or ["no partition yet"]),
             forgotten,
         )
 

@@ -19,12 +19,19 @@ T0, T1, T2, U0 = (TopicPartition(*at) for at in (("t", 0), ("t", 1), ("t", 2), (
 KAFKA = {"t": {"0": 5, "1": 7}}
 
 
-def kgroup(*, first_sight: int = 2, left: bool = False, **more: Any) -> dict[str, Any]:
-    """An offset of a query that owns the first partition of a topic, and has lost the second one."""
+def kgroup(second: int = 7, *, first_sight: int = 2, left: bool = False, **more: Any) -> dict[str, Any]:
+    """An offset of a query that owns two partitions of a topic, and is at offset `second` of the second one."""
     period = Period(topic_id="id", start=0, seat="g-0", generation=3)
     topics = {"t": Topic(topic_id="id", first_sight=first_sight, left=left)}
-    fields: dict[str, Any] = {"lost": {T1: 7}, "topics": topics} | more
-    return Checkpoint(owned={T0: Owned(period=period, position=5)}, group="g", **fields).to_json()
+    owned = {T0: Owned(period=period, position=5), T1: Owned(period=period, position=second)}
+    fields: dict[str, Any] = {"owned": owned, "topics": topics} | more
+    return Checkpoint(group="g", **fields).to_json()
+
+
+def lost() -> dict[str, Any]:
+    """The same, but the second partition was lost, and another member may read it."""
+    period = Period(topic_id="id", start=0, seat="g-0", generation=3)
+    return kgroup(owned={T0: Owned(period=period, position=5)}, lost={T1: 7})
 
 
 class Folder:
@@ -77,7 +84,7 @@ def export(folder: Folder, source: int | None = None, *, dry_run: bool = False) 
 def test_each_partition_of_each_source_is_shown_with_both_batches(folder: Folder) -> None:
     folder.batch(8, "-", KAFKA, kgroup(), {"shards": 3})
     folder.batch(9, {"u": {"0": 1}}, KAFKA, kgroup(), {"shards": 4})
-    folder.plan(10, {"u": {"0": 2}}, {"t": {"0": 9, "1": 7, "2": 4}}, kgroup(lost={T1: 8}), {"shards": 5})
+    folder.plan(10, {"u": {"0": 2}}, {"t": {"0": 9, "1": 7, "2": 4}}, kgroup(8), {"shards": 5})
     found = deeds.show(folder=str(folder.path), settings={})
     assert (found["batch"], found["unfinished"]) == (9, 10)
     keys = ("source", "format", "topic", "partition", "position", "planned", "seat")
@@ -87,7 +94,7 @@ def test_each_partition_of_each_source_is_shown_with_both_batches(folder: Folder
         (1, "kafka", "t", 1, 7, 7, None),
         (1, "kafka", "t", 2, None, 4, None),
         (2, "kgroup", "t", 0, 5, 5, "g-0"),
-        (2, "kgroup", "t", 1, 7, 8, None),
+        (2, "kgroup", "t", 1, 7, 8, "g-0"),
         (3, "other", None, None, None, None, None),
     ]
 
@@ -154,7 +161,7 @@ def test_a_checksum_is_that_of_hadoop() -> None:
 
 
 def test_one_of_several_sources_is_named(folder: Folder) -> None:
-    folder.batch(9, KAFKA, kgroup(), kgroup(lost={T1: 70}))
+    folder.batch(9, KAFKA, kgroup(), kgroup(70))
     with pytest.raises(CheckpointError, match=r"Of 0 to 2, kgroup's are: 1, 2\. Name one with --source"):
         export(folder)
     with pytest.raises(CheckpointError, match="kgroup's are: 1, 2"):
@@ -167,7 +174,7 @@ def test_one_of_several_sources_is_named(folder: Folder) -> None:
 
 def test_a_topic_that_is_not_subscribed_any_more_is_left_out(folder: Folder) -> None:
     topics = {"t": Topic(topic_id="id", first_sight=2), "u": Topic(topic_id="u", first_sight=3, left=True)}
-    folder.batch(9, kgroup(topics=topics, lost={T1: 7, U0: 3}))
+    folder.batch(9, kgroup(topics=topics, lost={U0: 3}))
     assert export(folder)["offset"] == KAFKA
 
 
@@ -177,15 +184,14 @@ def test_a_topic_that_is_not_subscribed_any_more_is_left_out(folder: Folder) -> 
         (kgroup(first_sight=4), "t-2, t-3"),
         (kgroup(given_up={T2: 9}), "t-2"),
         (kgroup(unstarted=frozenset({T2})), "t-2"),
+        (lost(), "t-1"),
     ],
-    ids=["never had", "given up", "unstarted"],
+    ids=["never had", "given up", "unstarted", "lost"],
 )
-def test_a_partition_without_a_position_would_be_read_from_its_beginning_and_is_refused(
-    folder: Folder, offset: dict[str, Any], named: str
-) -> None:
+def test_a_partition_that_the_query_does_not_own_is_refused(folder: Folder, offset: dict[str, Any], named: str) -> None:
     folder.batch(9, offset)
     before = folder.files
-    with pytest.raises(CheckpointError, match=f"reads {named}, so this checkpoint has no position there"):
+    with pytest.raises(CheckpointError, match=f"this query did not own {named}: another member"):
         export(folder)
     assert folder.files == before
 
@@ -252,7 +258,7 @@ def test_a_query_that_runs_meanwhile_is_noticed(folder: Folder, happens: str) ->
     if happens == "the next batch is planned":
         folder.plan(10, kgroup())
     else:
-        folder.plan(9, kgroup(lost={T1: 8}))
+        folder.plan(9, kgroup(8))
     there = folder.files
     with pytest.raises(CheckpointError, match="has changed just now"):
         files.put(before, before.with_offset(0, "{}"))

@@ -1,6 +1,7 @@
 """Offsets as `format("kafka")` writes them (KafkaSourceOffset), and what a query of kgroup makes of them."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kgroup.offsets.adoption import Start, adopted_start, topic_key
-from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Topic
-from pyspark_kgroup.offsets.kafka_offset import KafkaOffset, exported, without_position
+from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
+from pyspark_kgroup.offsets.kafka_offset import KafkaOffset, exported, not_owned
 from pyspark_kgroup.offsets.offset_spec import OffsetSpec
 from spark_kgroup.model import TopicPartition
 
@@ -47,7 +48,6 @@ def test_topics_and_partitions_are_written_in_order() -> None:
         None,
         [],
         "5",
-        {},
         {"t": {}},
         {"t": {"0": 5}, "u": 7},
         {"files": {"part-0": 5}},
@@ -109,9 +109,19 @@ def test_a_partition_that_the_kafka_source_did_not_know_starts_at_its_beginning(
 
 
 @given(WRITTEN)
-def test_an_offset_that_was_taken_over_is_exported_as_it_was(written: dict[str, dict[str, int]]) -> None:
+def test_an_offset_that_was_taken_over_is_exported_as_it_was_when_all_partitions_are_owned(
+    written: dict[str, dict[str, int]],
+) -> None:
     offset = KafkaOffset.from_json(written)
     assert offset is not None
-    checkpoint = offset.checkpoint(written.keys(), {})
-    assert exported(checkpoint) == offset
-    assert without_position(checkpoint) == []
+    taken = offset.checkpoint(written.keys(), {})
+    assert (exported(taken).positions, not_owned(taken)) == ({}, sorted(offset.positions))
+    period = Period(topic_id="", start=0, seat="g-0", generation=1)
+    owned = replace(taken, owned={tp: Owned(period=period, position=at) for tp, at in taken.lost.items()}, lost={})
+    assert (exported(owned), not_owned(owned)) == (offset, [])
+
+
+def test_a_query_that_has_seen_no_partition_yet_is_taken_over_as_well() -> None:
+    offset = KafkaOffset.from_json({})
+    assert offset == KafkaOffset({})
+    assert offset.checkpoint({"a"}, {"a": TOPIC}).lost == {}
