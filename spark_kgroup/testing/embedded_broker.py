@@ -154,13 +154,17 @@ class EmbeddedBroker:
     def _change(self, change: Callable[[], T]) -> T:
         """Change the cluster on the broker's thread, and wake the clients that wait for that."""
 
-        async def changed() -> T:
+        def changed() -> T:
             result = change()
             self._server.wake()
             return result
 
+        async def on_its_thread() -> T:
+            return changed()
+
         try:
-            return self._run(changed())
+            # A hook is called on that thread.
+            return changed() if threading.current_thread() is self._thread else self._run(on_its_thread())
         except Refused as refusal:
             raise BrokerError("The embedded broker", refusal.code, refusal.text) from None
 

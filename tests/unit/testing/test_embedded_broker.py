@@ -102,6 +102,17 @@ def test_a_hook_sees_requests_answers_them_or_hangs_up() -> None:
             broker.on("Metedata", other_cluster)
 
 
+def test_a_hook_may_change_the_broker() -> None:
+    def create(_: RecordedRequest) -> None:
+        if "made" not in broker.cluster.topics:
+            broker.create_topic("made")
+
+    with EmbeddedBroker() as broker:
+        broker.on("Metadata", create)
+        asyncio.run(cluster_named_by(broker))
+        assert list(broker.cluster.topics) == ["made"]
+
+
 def test_answers_are_held_back() -> None:
     with EmbeddedBroker() as broker:
         broker.create_topic("t")

@@ -163,7 +163,7 @@ def bad_crc(first: int) -> bytes:
     [
         (lambda _: partition(0, error=6), "t-0: NOT_LEADER_OR_FOLLOWER"),
         (lambda _: partition(0, error=1), "t-0: OFFSET_OUT_OF_RANGE"),
-        (lambda _: partition(0, error=76), "t-0: ERROR_76"),
+        (lambda _: partition(0, error=76), "t-0: UNSUPPORTED_COMPRESSION_TYPE"),
         (lambda first: log(0, first, magic=1), "record format 1"),
         (lambda first: log(0, first, codec="gzip", payload=b"no gzip"), "decompress"),
         (bad_crc, "checksum"),
