@@ -247,7 +247,9 @@ class Handlers(Actions):
             # 1. We joined claiming P. 2. While the join was parked, the application gave P up. 3. The leader kept P
             # from its new owner because of our claim. No other member will rejoin for it, so we do.
             return [*effects, *self._join("given up partitions that the join still claimed", now_ms)]
-        return [*effects, *(self._make_up_for_wish(now_ms) or self._begin_heartbeats(now_ms))]
+        effects += self._make_up_for_wish(now_ms)
+        # An eager member that is to rebalance stays in this generation until it has given up all partitions.
+        return effects + self._begin_heartbeats(now_ms) if self.state in IN_A_GENERATION else effects
 
     def _object_later(self, now_ms: int) -> None:
         """Object to tolerated partitions some time later, by a join, and ever more seldom (`Ownership.take`)."""

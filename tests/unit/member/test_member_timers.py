@@ -51,6 +51,19 @@ def test_heartbeats_come_early_by_a_part_of_the_jitter_never_late(jitter: float)
     assert isinstance(request_in(driver.after(1)), contract.HeartbeatRequest)
 
 
+def test_an_eager_member_that_gives_up_all_it_was_just_assigned_heartbeats_meanwhile() -> None:
+    driver = Driver(assignors=(EAGER,)).into(State.JOINING)
+    driver.answer_join(error=ErrorCode.REBALANCE_IN_PROGRESS)  # the group changed its type: another rebalance is due
+    driver.after(HEARTBEAT_MS)
+    driver.answer_join()
+    effects = driver.answer_sync(0)
+    assert driver.state is State.REVOKING
+    assert only(effects, contract.GiveUpAll).partitions == parts(0)
+    assert isinstance(request_in(effects), contract.HeartbeatRequest)
+    driver.answer_beat()
+    assert isinstance(request_in(driver.after(HEARTBEAT_MS)), contract.HeartbeatRequest)
+
+
 def test_an_unanswered_heartbeat_is_not_sent_twice_and_the_session_goes_on() -> None:
     driver = Driver().into(State.STABLE)
     driver.after(HEARTBEAT_MS)
